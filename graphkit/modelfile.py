@@ -1,0 +1,244 @@
+"""Reading and writing model files.
+
+``read_model`` takes whatever a user has (a path, an ``onnx.ModelProto``, an ``onnx_ir.Model``), checks it and returns
+an ``onnx_ir.Model`` of its own; ``write_model`` writes one whole or not at all. Every problem is one ``ModelFileError``
+that names the file and says what to do, because the libraries underneath answer a zero-byte file with an empty model,
+a half-downloaded one with "Error parsing message", and a path that leaves the model's folder with someone else's data.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+import onnx
+import onnx_ir as ir
+
+from .errors import ModelFileError, did_you_mean
+from .external import check_tensors, embedded, move_out, tensors_of
+from .files import replacing
+from .versions import MAX_IR_VERSION, MAX_OPSETS, lowest_ir_version
+
+__all__ = ["ModelLike", "give_back", "lowest_ir_version", "read_model", "tensors_of", "write_model"]
+
+ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
+
+# protobuf holds no message of 2 GiB or more.
+_PROTOBUF_LIMIT = 2**31 - 1
+
+# What other programs' files begin with: people do rename a checkpoint to .onnx, or download a page in its place.
+_FOREIGN = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the model itself; fetch it with `git lfs pull`"),
+    (b"PK\x03\x04", "a zip archive, perhaps a PyTorch checkpoint; export the model to ONNX first"),
+    (b"\x80\x02", "a pickle, perhaps a PyTorch checkpoint; export the model to ONNX first"),
+    (b"\x89HDF", "an HDF5 file, perhaps a Keras model; convert it to ONNX first"),
+    (b"GGUF", "a GGUF file, which is not ONNX"),
+    (b"\x93NUMPY", "a numpy array, not a model"),
+    (b"<!DOCTYPE", "a web page, perhaps saved in place of the download"),
+    (b"<html", "a web page, perhaps saved in place of the download"),
+    (b"{", "a JSON file, not a model"),
+)
+
+
+def read_model(source: ModelLike) -> ir.Model:
+    """Return ``source`` as a checked ``onnx_ir.Model`` that the caller may change.
+
+    ``source`` itself is never changed: an ``onnx_ir.Model`` is cloned (its tensors, which are immutable, are shared).
+    The weights a file keeps in other files beside it are memory mapped, not read.
+
+    A model whose IR version is newer than the runtime's, but whose content does not need it, is read as the lowest IR
+    version that serves. Raises ``ModelFileError`` for everything else that the runtime could not load.
+
+    >>> import onnx.parser
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {y = Abs(x)}'
+    >>> proto = onnx.parser.parse_model(text)
+    >>> [value.name for value in read_model(proto).graph.inputs]
+    ['x']
+    """
+    if isinstance(source, ir.Model):
+        _check_versions(source.ir_version, source.graph.opset_imports, "the model")
+        try:
+            model = source.clone()
+        except ValueError as error:
+            raise ModelFileError(f"the model is not well formed: {error}") from error
+        where, folder = "the model", None
+    elif isinstance(source, onnx.ModelProto):
+        where, folder = "the model", None
+        model = _from_proto(source, where)
+    elif isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        where, folder = str(path), path.parent
+        model = _from_proto(_parse(path), where)
+    else:
+        raise ModelFileError(
+            f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(source).__module__}."
+            f"{type(source).__qualname__}"
+        )
+    check_tensors(model, where, folder)
+    if model.ir_version > MAX_IR_VERSION:
+        needed = lowest_ir_version(model)
+        if needed > MAX_IR_VERSION:
+            raise _ir_too_new(needed, where)
+        model.ir_version = needed
+    return model
+
+
+def give_back(source: ModelLike, model: ir.Model) -> ir.Model | onnx.ModelProto:
+    """Return ``model`` in the kind ``source`` was: a ``ModelProto`` for a ``ModelProto``, else the model itself."""
+    if not isinstance(source, onnx.ModelProto):
+        return model
+    proto = ir.to_proto(model)
+    proto.ir_version = lowest_ir_version(model)
+    return proto
+
+
+def write_model(
+    model: ir.Model | onnx.ModelProto, path: str | os.PathLike[str], external_above: int = 100_000_000
+) -> None:
+    """Write ``model`` to ``path`` at the lowest IR version that serves, whole or not at all.
+
+    When the weights hold more than ``external_above`` bytes they go to one file beside it, ``<name>.data``. (When such
+    a file is already there, to ``<name>.data2``, and back the next time: the old model must stay whole until the new
+    one has taken its place.) Weights that were in other files come along either way. ``model`` is not changed.
+    """
+    target = Path(path)
+    if isinstance(model, onnx.ModelProto):
+        model = _from_proto(model, "the model")
+        check_tensors(model, "the model", None)
+    if not target.parent.is_dir():
+        raise ModelFileError(f"{target}: the folder {target.parent} does not exist; make it first")
+    if target.is_dir():
+        raise ModelFileError(f"{target} is a folder; name a file in it, for example {target / 'model.onnx'}")
+    total = sum(tensor.nbytes for tensor in tensors_of(model) if tensor.dtype != ir.DataType.STRING)
+    try:
+        if total <= external_above:
+            _replace(target, embedded(model), keep=None)
+        else:
+            data = _free_data_name(target)
+            outside = model.clone()
+            with replacing(target.parent / data) as file:
+                move_out(outside, file, data)
+            try:
+                _replace(target, outside, keep=data)
+            except BaseException:
+                (target.parent / data).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        was = "; the file that was there is unchanged" if target.exists() else ""
+        raise ModelFileError(f"{target} could not be written: {error.strerror or error}{was}") from error
+
+
+# Reading
+
+
+def _parse(path: Path) -> onnx.ModelProto:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise ModelFileError(_not_found(path)) from None
+    except IsADirectoryError:
+        raise ModelFileError(_is_folder(path)) from None
+    except OSError as error:
+        hint = _is_folder(path) if path.is_dir() else f"{path} cannot be read: {error.strerror or error}"
+        raise ModelFileError(hint) from error
+    if not content:
+        raise ModelFileError(f"{path} is empty (0 bytes), not a model; an interrupted save or download leaves that")
+    for start, what in _FOREIGN:
+        if content.startswith(start):
+            raise ModelFileError(f"{path} is not an ONNX model: it is {what}")
+    if len(content) > _PROTOBUF_LIMIT:
+        raise ModelFileError(
+            f"{path} has {len(content):,} bytes; an ONNX file holds less than 2 GiB. "
+            "Save it with its weights as external data"
+        )
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except Exception as error:  # protobuf's DecodeError, which the onnx package does not export
+        raise ModelFileError(
+            f"{path} ({len(content):,} bytes) is damaged, cut short or not an ONNX model: protobuf cannot parse it. "
+            "Fetch or export it again"
+        ) from error
+    return proto
+
+
+def _not_found(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f"{path} does not exist: there is no folder {path.parent}"
+    return f"{path} does not exist.{did_you_mean(path.name, (p.name for p in path.parent.iterdir() if p.is_file()))}"
+
+
+def _is_folder(path: Path) -> str:
+    inside = sorted(p.name for p in path.glob("*.onnx"))
+    found = f"; it holds {', '.join(inside[:5])}" if inside else " and holds no .onnx file"
+    return f"{path} is a folder, not a model file{found}"
+
+
+def _from_proto(proto: onnx.ModelProto, where: str) -> ir.Model:
+    again = "" if where == "the model" else ". The file may be damaged, cut short or not ONNX; fetch or export it again"
+    if not proto.HasField("graph"):
+        raise ModelFileError(f"{where} is not a model: it holds no graph{again}")
+    if not proto.ir_version:
+        raise ModelFileError(f"{where} is not a model: it states no IR version{again}")
+    imports = {entry.domain: entry.version for entry in proto.opset_import}
+    _check_versions(proto.ir_version, imports, where)
+    try:
+        return ir.from_proto(proto)
+    except Exception as error:  # onnx_ir wraps most of what can go wrong in errors of its own, and lets some through
+        raise ModelFileError(f"{where} is damaged: {_root_cause(error)}{again}") from error
+
+
+def _root_cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__
+
+
+def _check_versions(ir_version: int, imports: dict[str, int], where: str) -> None:
+    if not imports:
+        raise ModelFileError(f"{where} imports no opset, so its operators have no meaning; was the file cut short?")
+    if ir_version > onnx.IR_VERSION:
+        raise _ir_too_new(ir_version, where)
+    for domain, version in imports.items():
+        limit = MAX_OPSETS.get(domain)
+        if limit is not None and version > limit:
+            raise ModelFileError(
+                f"{where} uses opset {version} of {domain or 'ai.onnx'}; ONNX Runtime loads up to {limit}. "
+                f"Export it again at opset {limit} or lower, or convert it with onnx.version_converter"
+            )
+
+
+def _ir_too_new(version: int, where: str) -> ModelFileError:
+    return ModelFileError(
+        f"{where} has IR version {version}; ONNX Runtime loads up to IR version {MAX_IR_VERSION}. "
+        "Export it again with an older version of its tool, or at a lower opset"
+    )
+
+
+# Writing
+
+
+def _replace(target: Path, model: ir.Model, keep: str | None) -> None:
+    """Put ``model`` in the place of ``target``, then drop the data file that only the old model used."""
+    proto = ir.to_proto(model)
+    proto.ir_version = lowest_ir_version(model)
+    try:
+        content = proto.SerializeToString()
+    except Exception as error:  # protobuf's EncodeError or a ValueError, by its version
+        raise ModelFileError(f"{target} could not be written: the model does not fit into 2 GiB ({error})") from error
+    old = target.read_bytes() if target.is_file() and target.stat().st_size <= _PROTOBUF_LIMIT else b""
+    with replacing(target) as file:
+        file.write(content)
+    for name in _data_names(target):
+        if name != keep and name.encode() in old:
+            (target.parent / name).unlink(missing_ok=True)
+
+
+def _data_names(target: Path) -> tuple[str, str]:
+    return f"{target.name}.data", f"{target.name}.data2"
+
+
+def _free_data_name(target: Path) -> str:
+    first, second = _data_names(target)
+    return second if (target.parent / first).exists() else first
