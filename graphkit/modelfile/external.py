@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import onnx
 import onnx_ir as ir
 
-from .errors import ModelFileError
+from graphkit.errors import ModelFileError
 
 # Below this a tensor stays in the model file even when the others go beside it: shapes and axes must stay readable.
 _SMALL_TENSOR = 1024

@@ -15,12 +15,13 @@ from typing import TypeAlias
 import onnx
 import onnx_ir as ir
 
-from .errors import ModelFileError, did_you_mean
+from graphkit.errors import ModelFileError, did_you_mean
+
 from .external import check_tensors, embedded, move_out, tensors_of
 from .files import replacing
 from .versions import MAX_IR_VERSION, MAX_OPSETS, lowest_ir_version
 
-__all__ = ["ModelLike", "give_back", "lowest_ir_version", "read_model", "tensors_of", "write_model"]
+__all__ = ["ModelLike", "borrow_model", "give_back", "lowest_ir_version", "read_model", "tensors_of", "write_model"]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -59,10 +60,17 @@ def read_model(source: ModelLike) -> ir.Model:
     if isinstance(source, ir.Model):
         _check_versions(source.ir_version, source.graph.opset_imports, "the model")
         try:
-            model = source.clone()
+            source = source.clone()
         except ValueError as error:
             raise ModelFileError(f"the model is not well formed: {error}") from error
-        where, folder = "the model", None
+    return borrow_model(source)
+
+
+def borrow_model(source: ModelLike) -> ir.Model:
+    """Return ``source`` as ``read_model`` does, for a caller who only reads it: an ``onnx_ir.Model`` is not cloned."""
+    if isinstance(source, ir.Model):
+        _check_versions(source.ir_version, source.graph.opset_imports, "the model")
+        model, where, folder = source, "the model", None
     elif isinstance(source, onnx.ModelProto):
         where, folder = "the model", None
         model = _from_proto(source, where)
@@ -80,7 +88,9 @@ def read_model(source: ModelLike) -> ir.Model:
         needed = lowest_ir_version(model)
         if needed > MAX_IR_VERSION:
             raise _ir_too_new(needed, where)
+        model = model.clone() if model is source else model
         model.ir_version = needed
+        model.meta["graphkit.ir_version_lowered"] = True  # so the file itself will not do for the runtime
     return model
 
 

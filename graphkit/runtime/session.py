@@ -1,0 +1,254 @@
+"""Sessions: a model made ready to run, and what is said when it does not load or fails on the way."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+
+from graphkit.errors import GraphkitError, InputError, ModelFileError, did_you_mean
+from graphkit.modelfile import ModelLike, borrow_model
+
+from .devices import Device, create_session, find_device
+from .feeds import Port, check_feeds_finite, port, prepare
+from .values import is_bridged, to_array, to_value
+
+__all__ = ["Session", "run"]
+
+# Fusions of ONNX Runtime that make models slower (its CPU SkipLayerNormalization takes 7 to 9 times Add and
+# LayerNormalization), left out of every session.
+_SLOW_FUSIONS = ("SkipLayerNormFusion", "BiasSkipLayerNormFusion")
+# Above this the weights are handed over as they are, not inside a serialized model, which protobuf limits to 2 GiB.
+_INLINE_LIMIT = 1_000_000_000
+
+
+def run(
+    model: ModelLike,
+    inputs: Any,
+    device: str = "cpu",
+    *,
+    outputs: Sequence[str] | None = None,
+    threads: int | None = None,
+    optimizations: bool = True,
+    check_finite: bool = False,
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Run a model once and return its outputs by name.
+
+    ``inputs`` is a mapping by name, a list or tuple in the model's order, or the one input. Arrays must have the dtype,
+    rank and dims that the model declares; Python numbers and lists take the declared dtype. Raises ``InputError`` for
+    feeds that do not fit (with ``check_finite``, also for NaN and infinite values), ``ModelFileError`` for a model that
+    cannot be loaded, ``DeviceError`` for a device that is not there.
+
+    >>> import onnx.parser
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {y = Neg(x)}'
+    >>> run(onnx.parser.parse_model(text), {"x": [1, 2]})["y"]
+    array([-1., -2.], dtype=float32)
+    """
+    session = Session(model, device, threads, optimizations)
+    return session.run(inputs, outputs, check_finite=check_finite)
+
+
+class Session:
+    """A model made ready to run many times on one device.
+
+    ``threads`` limits the threads of one operator (None: as many as there are cores). ``optimizations=False`` turns
+    ONNX Runtime's own graph optimizations off, which is how two models are compared; ``disabled_optimizers`` names
+    single ones of them.
+
+    >>> import onnx.parser
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {y = Neg(x)}'
+    >>> session = Session(onnx.parser.parse_model(text))
+    >>> print(session.inputs[0], "->", session.outputs[0], "on", session.device)
+    x: float32[N] -> y: float32[N] on cpu
+    >>> session.run([np.ones(1, "float32")])["y"]
+    array([-1.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        model: ModelLike,
+        device: str = "cpu",
+        threads: int | None = None,
+        optimizations: bool = True,
+        *,
+        disabled_optimizers: Iterable[str] = (),
+    ) -> None:
+        self._device = find_device(device)
+        self._where = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "the model"
+        graph_model = borrow_model(model)
+        options = _options(threads, optimizations)
+        content, self._held = _content(model, graph_model, options)
+        try:
+            self._session = create_session(content, options, self._device, [*_SLOW_FUSIONS, *disabled_optimizers])
+        except GraphkitError:
+            raise
+        except Exception as error:  # ONNX Runtime's exceptions share no base of their own
+            raise _load_error(error, self._where) from error
+        graph = graph_model.graph
+        overridable = {one.name for one in self._session.get_overridable_initializers()}
+        given = {value.name for value in graph.initializers.values()}
+        self.inputs: tuple[Port, ...] = tuple(
+            port(value, required=value.name not in given)
+            for value in graph.inputs
+            if value.name not in given or value.name in overridable
+        )
+        self.outputs: tuple[Port, ...] = tuple(port(value) for value in graph.outputs)
+        self._constants = frozenset(name for name in given if name and name not in overridable)
+        self._output_names = [one.name for one in self.outputs]
+        self._made_by: dict[tuple[str, str], list[str]] = {}
+        for node in graph:
+            made = next((value.name for value in node.outputs if value.name), "")
+            self._made_by.setdefault((node.op_type, node.name or ""), []).append(made)
+        self._by_value = not all(is_bridged(one.dtype) for one in (*self.inputs, *self.outputs))
+
+    @property
+    def device(self) -> str:
+        """Where the model runs: ``"cpu"`` or ``"cuda:0"``."""
+        return str(self._device)
+
+    @property
+    def runtime_device(self) -> Device:
+        """The device as the runtime's modules pass it around."""
+        return self._device
+
+    @property
+    def runtime_session(self) -> onnxruntime.InferenceSession:
+        """The ``onnxruntime.InferenceSession`` underneath."""
+        return self._session
+
+    def __repr__(self) -> str:
+        ports = "({}) -> ({})".format(*(", ".join(map(str, ports)) for ports in (self.inputs, self.outputs)))
+        return f"Session{ports} on {self.device}"
+
+    def run(
+        self, inputs: Any = (), outputs: Sequence[str] | None = None, *, check_finite: bool = False
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        """Run the model on ``inputs`` and return all outputs, or those named, by name."""
+        ready = prepare(self.inputs, inputs, self._constants)
+        if check_finite:
+            check_feeds_finite(ready)
+        names = self._output_names if outputs is None else self.check_outputs(outputs)
+        try:
+            if self._by_value:
+                return self._run_values(names, ready)
+            return dict(zip(names, self._session.run(names, ready), strict=True))
+        except Exception as error:  # see above
+            raise self.explain(error, ready) from error
+
+    def check_outputs(self, names: Iterable[str]) -> list[str]:
+        """Return ``names`` as a list, or raise ``InputError`` for one the model does not have."""
+        names = [names] if isinstance(names, str) else list(names)
+        for name in names:
+            if name not in self._output_names:
+                hint = did_you_mean(name, self._output_names)
+                raise InputError(f"no output '{name}'.{hint} The model has {', '.join(map(str, self.outputs))}")
+        return names
+
+    def explain(self, error: Exception, feeds: Mapping[str, Any]) -> GraphkitError:
+        """Return the error to raise for what ONNX Runtime raised while running."""
+        text = _cleaned(str(error))
+        found = re.search(r"while running (\w+) node\. Name:'([^']*)' Status Message: (.*)", text, re.DOTALL)
+        if found is None:
+            return GraphkitError(f"{self._where} failed: {text}")
+        kind, name, reason = found.groups()
+        made = self._made_by.get((kind, name), [])
+        node = f"node '{name}' ({kind})" if name else f"a {kind} node without a name"
+        makes = f", which makes {made[0]!r}," if len(made) == 1 else ""
+        empty = [name for name, value in feeds.items() if getattr(value, "size", 1) == 0]
+        hint = f" (input {', '.join(map(repr, empty))} has no elements)" if empty else ""
+        return GraphkitError(f"{node}{makes} failed: {reason.strip()}{hint}")
+
+    def _run_values(self, names: list[str], ready: Mapping[str, Any]) -> dict[str, Any]:
+        values = {}
+        for one in self.inputs:
+            if one.name in ready:
+                if one.dtype is None or one.kind != "tensor":
+                    raise GraphkitError(
+                        f"{self._where} mixes lists or optional values (input '{one.name}') with element types that "
+                        "ONNX Runtime does not exchange with numpy (bfloat16, float8, int4): they cannot run together"
+                    )
+                values[one.name] = to_value(ready[one.name], one.dtype)
+        made = self._session.run_with_ort_values(names, values)
+        return {name: to_array(value) for name, value in zip(names, made, strict=True)}
+
+
+def _options(threads: int | None, optimizations: bool) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # a failure is raised as one error; ONNX Runtime would also print it
+    if threads is not None:
+        if isinstance(threads, bool) or int(threads) != threads or threads < 1:
+            raise InputError(f"threads is a number of threads, 1 or more, or None for all cores, not {threads!r}")
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimizations else level.ORT_DISABLE_ALL
+    return options
+
+
+def _content(
+    source: ModelLike, model: ir.Model, options: onnxruntime.SessionOptions
+) -> tuple[str | bytes, list[onnxruntime.OrtValue]]:
+    """Return what to load, and the values it refers to, which must live as long as the session."""
+    if isinstance(source, (str, os.PathLike)) and not model.meta.get("graphkit.ir_version_lowered"):
+        return os.fspath(source), []
+    tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
+    outside = any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors.values())
+    if not outside and sum(t.nbytes for t in tensors.values() if t is not None) < _INLINE_LIMIT:
+        return _serialized(ir.to_proto(model)), []
+    light = model.clone()
+    names, values = [], []
+    for name, tensor in tensors.items():
+        if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes < 1024:
+            continue
+        names.append(name)
+        values.append(to_value(tensor.numpy(), tensor.dtype.numpy()))
+        light.graph.initializers[name].const_value = ir.ExternalTensor(
+            "in memory", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name
+        )
+    options.add_external_initializers(names, [value._get_c_value() for value in values])
+    return _serialized(ir.to_proto(light)), values
+
+
+def _serialized(proto: onnx.ModelProto) -> bytes:
+    return bytes(proto.SerializeToString())
+
+
+def _cleaned(text: str) -> str:
+    """Drop ONNX Runtime's error code, and the C++ places and signatures, from a message."""
+    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : (\w+) : ", "", text)
+    place = r"/\S+\.(?:cc|h|hpp|cu|cuh|inl):\d+ "
+    text = re.sub(place + r".*? was false\.\s*(?=\S)", "", text, flags=re.DOTALL)
+    text = re.sub(place + r"[^\n]*?\)(?: const)?(?: \[with [^\]]*\])? ", "", text)
+    return text.strip()
+
+
+def _load_error(error: Exception, where: str) -> ModelFileError:
+    text = _cleaned(str(error))
+    found = re.search(r"No Op registered for (\w+) with domain_version of (\d+)", text)
+    if found:
+        kind, opset = found.groups()
+        known = {schema.name for schema in onnx.defs.get_all_schemas()}
+        node = re.search(r'In Node, \("([^"]*)"', text)
+        named = f" (node '{node[1]}')" if node and node[1] else ""
+        newer = ""
+        if kind in known:
+            newer = f" It exists at opset {onnx.defs.get_schema(kind).since_version}: export the model again"
+        return ModelFileError(
+            f"{where} uses the operator {kind}{named}, which ONNX Runtime does not have at opset {opset}."
+            f"{newer or did_you_mean(kind, known)}"
+        )
+    found = re.search(r"Could not find an implementation for (\w+)\((\d+)\) node with name '([^']*)'", text)
+    if found:
+        kind, opset, name = found.groups()
+        named = f" (node '{name}')" if name else ""
+        return ModelFileError(
+            f"{where}: ONNX Runtime has no kernel for {kind}{named} at opset {opset} with the element types it has "
+            "here; cast its inputs to a type that it takes"
+        )
+    return ModelFileError(f"ONNX Runtime does not load {where}: {text}")
