@@ -1,0 +1,18 @@
+"""Graph to graph: passes that make a model smaller and faster, and prove that it still computes the same.
+
+>>> import graphkit.optimizers
+>>> graphkit.optimizers.passes()["prune"].training
+True
+"""
+
+from importlib import import_module
+
+from graphkit.optimizers.base import PRESETS, Pass, passes
+from graphkit.optimizers.pipeline import optimize
+from graphkit.optimizers.report import Report
+
+# Each registers its passes; this is the order in which the pipeline tries them.
+for _module in ("no_operation", "fold", "merge", "prune"):
+    import_module(f"graphkit.optimizers.{_module}")
+
+__all__ = ["PRESETS", "Pass", "Report", "optimize", "passes"]

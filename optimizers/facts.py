@@ -1,0 +1,195 @@
+"""What is known of each value before the model runs: dtype, shape, and small integer contents, with symbolic dims.
+
+The pipeline works out its own facts instead of believing the shapes written on intermediate values: people edit the
+inputs of a model ("make the batch dynamic") and leave the old shapes inside, and the runtime only warns. What is
+declared on graph inputs is checked by the runtime at each run, so that is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from graphkit.optimizers.symbolic import Dim, fresh, named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Fact", "Facts", "Infer", "broadcast", "infers", "subgraphs_of"]
+
+Shape: TypeAlias = tuple[Dim, ...]
+# Integer contents are followed up to this many elements: enough for any shape, axes or sizes.
+_MAX_CONTENT: Final = 64
+_LIMIT: Final = 2**31
+_ARITHMETIC: Final = ("Add", "Sub", "Mul", "Div", "Neg", "Abs", "Cast", "ReduceProd", "Size", "Range")
+_INTEGERS: Final = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """``content`` holds the elements of a small integer tensor of rank 0 or 1, in order."""
+
+    dtype: ir.DataType | None = None
+    shape: Shape | None = None
+    content: Shape | None = None
+
+
+UNKNOWN: Final = Fact()
+Infer: TypeAlias = "Callable[[Facts, ir.Node], list[Fact] | None]"
+_rules: dict[str, Infer] = {}
+
+
+def infers(*operators: str) -> Callable[[Infer], Infer]:
+    """Register how the outputs' facts of some ai.onnx operators follow from the inputs'."""
+
+    def decorate(function: Infer) -> Infer:
+        for operator in operators:
+            _rules[operator] = function
+        return function
+
+    return decorate
+
+
+def broadcast(*shapes: Shape | None) -> Shape | None:
+    """The shape that shapes broadcast to; a dim that cannot be known is fresh."""
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) != len(shapes):
+        return None
+    result: list[Dim] = []
+    for position in range(1, max((len(shape) for shape in known), default=0) + 1):
+        dim: Dim = 1
+        for shape in known:
+            if position > len(shape) or shape[-position] in (1, dim):
+                continue
+            other = shape[-position]
+            if dim == 1:
+                dim = other
+            elif isinstance(dim, int) and isinstance(other, int):
+                return None  # not broadcastable: the runtime will say so
+            elif not isinstance(dim, int):
+                # A name beside an integer is 1 or that integer; two names may each be 1.
+                dim = other if isinstance(other, int) else fresh()
+        result.append(dim)
+    return tuple(reversed(result))
+
+
+def subgraphs_of(node: ir.Node) -> list[ir.Graph]:
+    """The bodies that a node holds in its attributes."""
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            found.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            found.extend(attribute.as_graphs())
+    return found
+
+
+class Facts:
+    """The facts of one model, filled by ``sweep`` and asked by value."""
+
+    def __init__(self, tensor_of: Callable[[ir.Value], ir.TensorProtocol | None]) -> None:
+        self._tensor_of = tensor_of
+        self._known: dict[ir.Value, Fact] = {}
+        self.opset_of: Callable[[ir.Node], int] = lambda _: 21
+
+    def sweep(self, graphs: Iterable[ir.Graph]) -> None:
+        """Work out the facts of every value anew, in order."""
+        self._known = {}
+        for graph in graphs:
+            self._sweep_graph(graph, trusted=True)
+
+    def _sweep_graph(self, graph: ir.Graph, *, trusted: bool) -> None:
+        for value in graph.inputs:
+            # A body's inputs change from turn to turn (a Loop may even change their shape), whatever is declared.
+            self._known[value] = _declared(value) if trusted else Fact(value.dtype)
+        for node in graph:
+            for body in subgraphs_of(node):
+                self._sweep_graph(body, trusted=False)
+            self.infer(node)
+
+    def infer(self, node: ir.Node) -> None:
+        """Work out the facts of one node's outputs from its inputs'."""
+        rule = _rules.get(node.op_type) if node.domain == "" else None
+        found: list[Fact] | None = None
+        if rule is not None and not any(attribute.is_ref() for attribute in node.attributes.values()):
+            found = rule(self, node)
+        elif node.domain == "" and not subgraphs_of(node):
+            from graphkit.optimizers.infer_other import infer_by_schema
+
+            found = infer_by_schema(self, node)
+        for index, value in enumerate(node.outputs):
+            fact = found[index] if found is not None and index < len(found) else UNKNOWN
+            if node.domain != "" and value.shape is not None:
+                fact = _declared(value)  # an operator that only its own library knows
+            if value.dtype is not None and fact.dtype != value.dtype:
+                fact = Fact(value.dtype, fact.shape, fact.content)
+            if fact.content is not None and node.op_type in _ARITHMETIC and _too_large(fact.content):
+                fact = Fact(fact.dtype, fact.shape)  # an int32 would wrap here
+            self._known[value] = fact
+
+    def __call__(self, value: ir.Value | None) -> Fact:
+        """The fact of a value; ``Fact()`` where nothing is known."""
+        if value is None:
+            return UNKNOWN
+        fact = self._known.get(value)
+        if fact is None:
+            fact = self._of_constant(value)
+            self._known[value] = fact
+        return fact
+
+    def learn(self, value: ir.Value, fact: Fact) -> None:
+        """Note the fact of a value that a rewrite made."""
+        self._known[value] = fact
+
+    def forget(self, value: ir.Value) -> None:
+        """Drop what is known of a value that was removed."""
+        self._known.pop(value, None)
+
+    def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """The constant tensor behind a value, if it is constant."""
+        return None if value is None else self._tensor_of(value)
+
+    def ints(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """The integers a value is known to hold, or None."""
+        content = self(value).content
+        if content is None:
+            return None
+        known = tuple(dim for dim in content if isinstance(dim, int))
+        return known if len(known) == len(content) else None
+
+    def _of_constant(self, value: ir.Value) -> Fact:
+        tensor = self._tensor_of(value)
+        return fact_of(tensor) if tensor is not None else _declared(value)
+
+
+def fact_of(tensor: ir.TensorProtocol) -> Fact:
+    """The fact of a constant tensor."""
+    shape = tuple(int(dim) for dim in tensor.shape if isinstance(dim, int))
+    content: Shape | None = None
+    if tensor.dtype in _INTEGERS and len(shape) <= 1 and tensor.size <= _MAX_CONTENT:
+        content = tuple(int(item) for item in np.asarray(tensor.numpy()).reshape(-1))
+    return Fact(tensor.dtype, shape, content)
+
+
+def _too_large(content: Shape) -> bool:
+    return any(isinstance(item, int) and not -_LIMIT <= item < _LIMIT for item in content)
+
+
+def _declared(value: ir.Value) -> Fact:
+    if value.shape is None or not isinstance(value.type, ir.TensorType):
+        return Fact(value.dtype)
+    dims: list[Dim] = []
+    for dim in value.shape:
+        if isinstance(dim, int):
+            dims.append(dim)
+        else:
+            dims.append(named(dim.value) if dim.value is not None else fresh())
+    return Fact(value.dtype, tuple(dims))
+
+
+# The rules themselves register on import.
+from graphkit.optimizers import infer_elementwise, infer_shapes  # noqa: E402, F401 - they need the names above

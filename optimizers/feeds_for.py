@@ -1,0 +1,117 @@
+"""Inputs made from a model's declared types and dims, good enough to compare two models on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import onnx_ir as ir
+
+from graphkit.optimizers.context import Context
+from graphkit.optimizers.symbolic import Symbol
+
+__all__ = ["Feeds", "candidates"]
+
+Feeds = dict[str, np.ndarray[Any, Any]]
+
+# Pairs of sizes for the symbolic dims, tried in turn until the model accepts one: small first, then images.
+_SIZES: Final = ((2, 3), (6, 8), (32, 48), (64, 96), (224, 256), (1, 1))
+# What hands indices on unchanged.
+_CARRIERS: Final = (
+    *("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice", "Concat", "Expand"),
+)
+_INDEXED: Final = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0}
+
+
+def candidates(model: ir.Model, ctx: Context, seed: int) -> Iterator[Feeds]:
+    """Yield inputs for one run, for ever larger symbolic dims; the first that the model accepts is the one to take.
+
+    ``seed`` 0 and 1 give different numbers (of both signs, and positive) and different sizes. Raises ``ValueError``
+    where an input has no declared rank, or is no tensor.
+    """
+    inputs = [value for value in model.graph.inputs if not value.is_initializer()]
+    names: dict[str, int] = {}
+    for value in inputs:
+        if not isinstance(value.type, ir.TensorType) or value.shape is None or value.dtype is None:
+            raise ValueError(f"the input '{value.name}' is no tensor of declared rank")
+        for axis, dim in enumerate(value.shape):
+            if not isinstance(dim, int):
+                names.setdefault(dim.value or f"{value.name}[{axis}]", len(names))
+    bounds = {value: _bound(ctx, value) for value in inputs if value.dtype is not None and value.dtype.is_integer()}
+    for pair in _SIZES if names else ((1, 1),):
+        # First every name a size of its own, so that two are not confused; then all alike, should some have to agree.
+        for spread in (1, 0) if len(names) > 1 else (0,):
+            rng = np.random.default_rng(seed)
+            yield {
+                value.name or "": _array(value, bounds.get(value), pair[seed % 2], spread, names, rng, seed)
+                for value in inputs
+            }
+
+
+def _array(
+    value: ir.Value,
+    bound: int | None,
+    size: int,
+    spread: int,
+    names: dict[str, int],
+    rng: np.random.Generator,
+    seed: int,
+) -> np.ndarray[Any, Any]:
+    assert value.shape is not None
+    assert value.dtype is not None
+    shape = []
+    for axis, dim in enumerate(value.shape):
+        if isinstance(dim, int):
+            shape.append(dim)
+        else:
+            shape.append(size + spread * names[dim.value or f"{value.name}[{axis}]"])
+    if value.dtype == ir.DataType.STRING:
+        return rng.choice(np.array(["a", "b", "graph"], dtype=object), size=shape)
+    dtype = value.dtype.numpy()
+    if value.dtype == ir.DataType.BOOL:
+        return rng.integers(0, 2, size=shape).astype(dtype)
+    if value.dtype.is_integer():
+        if bound is None and int(np.prod(shape)) == 1:
+            return np.full(shape, 1 + seed, dtype)
+        return rng.integers(0, 2 if bound is None else max(1, bound), size=shape).astype(dtype)
+    drawn = rng.standard_normal(size=shape)
+    if seed % 2:
+        drawn = np.abs(drawn) + 0.01  # where a logarithm or root stands in the way, the first set says little
+    return np.asarray(drawn).astype(dtype)
+
+
+def _bound(ctx: Context, value: ir.Value) -> int | None:
+    """The smallest size of what a value indexes, as far as the graph shows it."""
+    found: list[int] = []
+    stack, seen = [value], {value}
+    while stack and len(seen) < 256:
+        for node, index in stack.pop().uses():
+            limit = _limit(ctx, node, index)
+            if limit is not None:
+                found.append(limit)
+            elif node.op_type in _CARRIERS and index == 0:
+                for output in node.outputs:
+                    if output not in seen:
+                        seen.add(output)
+                        stack.append(output)
+    return min(found) if found else None
+
+
+def _limit(ctx: Context, node: ir.Node, index: int) -> int | None:
+    dim: int | Symbol | None = None
+    if node.op_type in _INDEXED and index == 1:
+        shape = ctx.shape(node.inputs[0])
+        axis = node.attributes.get_int("axis", 0)
+        dim = shape[axis] if shape and -len(shape) <= axis < len(shape) else None
+    elif node.op_type == "GatherND" and index == 1:
+        shape = ctx.shape(node.inputs[0])
+        sizes = [size for size in shape or () if isinstance(size, int)]
+        dim = min(sizes) if sizes else None
+    elif node.op_type == "OneHot" and index == 0:
+        depth = ctx.scalar(node.inputs[1])
+        dim = int(depth) if depth is not None else None
+    elif node.op_type in ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") and index == 1:
+        shape = ctx.shape(node.inputs[0])
+        dim = shape[1] if shape and len(shape) > 1 else None
+    return dim if isinstance(dim, int) else None

@@ -1,0 +1,251 @@
+"""Passes that compute before the model runs what does not depend on its inputs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import onnx_ir as ir
+
+from graphkit.optimizers.base import Outcome, rule, sweep
+from graphkit.optimizers.context import Context
+from graphkit.optimizers.evaluate import evaluate
+from graphkit.optimizers.facts import subgraphs_of
+from graphkit.optimizers.symbolic import size_of
+
+__all__: list[str] = []
+
+# Folding these would undo what someone did on purpose: quantized weights would become four times as large.
+_NEVER: Final = frozenset({"Constant", "DequantizeLinear", "Optional", "OptionalGetElement", "OptionalHasElement"})
+# Nothing larger is computed, even where a later node would cut it down again.
+_LARGEST: Final = 64 * 2**20
+_SHAPE_ARITHMETIC: Final = """
+Shape Size Gather Slice Concat Unsqueeze Squeeze Reshape Cast Add Sub Mul Div Neg Equal Where Min Max Range
+ConstantOfShape Expand ReduceProd Split And Or Not Greater Less Identity
+"""
+# What a node and its names weigh in a file, at the least.
+_NODE_BYTES: Final = 48
+_FLOATS: Final = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_FOLDABLE_TYPES: Final = frozenset(
+    {
+        *(ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BOOL),
+        *(ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64),
+        *(ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64),
+    }
+)
+
+
+@sweep("fold_constants")
+def fold_constants(ctx: Context) -> int:
+    """Computes the nodes whose inputs are all constant, on ONNX Runtime with its optimizations off.
+
+    Never random nodes, DequantizeLinear, overridable initializers or, in training, parameters; and only where the
+    result is no larger than the nodes and constants that it replaces, up to a small budget for the whole model.
+    """
+    return sum(_fold_graph(ctx, graph) for graph in ctx.graphs())
+
+
+def _fold_graph(ctx: Context, root: ir.Graph) -> int:
+    constant: dict[ir.Value, bool] = {}
+    nodes: list[ir.Node] = []
+    for graph in (root, *root.subgraphs()):
+        for node in graph:
+            if _is_foldable(ctx, node, constant):
+                nodes.append(node)
+                constant.update(dict.fromkeys(node.outputs, True))
+    if not nodes:
+        return 0
+    folded = _worth(ctx, nodes)
+    if not folded:
+        return 0
+    chosen = set(folded)
+    wanted = [
+        value
+        for node in folded
+        for value in node.outputs
+        if value.is_graph_output() or any(use.node not in chosen for use in value.uses())
+    ]
+    found = evaluate(ctx, folded, wanted)
+    done = 0
+    for value, array in found.items():
+        producer = value.producer()
+        # Where a shape was not known beforehand, what came out is weighed now.
+        if producer is None or array.nbytes > max(_allowance(ctx, producer), 4 * _NODE_BYTES) + ctx.slack:
+            continue
+        ctx.slack -= max(0, array.nbytes - _allowance(ctx, producer))
+        name = producer.name or producer.op_type
+        if ctx.replace_by_constant(value, array, origin=_origin(producer)):
+            ctx.account.rewritten.append(name)
+            done += 1
+    for node in reversed(folded):
+        ctx.remove(node)
+    return done
+
+
+def _is_foldable(ctx: Context, node: ir.Node, constant: dict[ir.Value, bool]) -> bool:
+    if node.domain != "" or node.op_type in _NEVER or not node.inputs or not ctx.pure(node):
+        return False
+    if subgraphs_of(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
+        return False
+    if not all(value is None or value in constant or _is_usable(ctx, value) for value in node.inputs):
+        return False
+    if all(value is None for value in node.inputs):
+        return False
+    if any(value.is_graph_output() and value.graph is not ctx.model.graph for value in node.outputs):
+        return False  # a body gives it out, so it must stay a node
+    return all(_fits(ctx, value) for value in node.outputs)
+
+
+def _is_usable(ctx: Context, value: ir.Value) -> bool:
+    if not ctx.is_constant(value):
+        return False
+    tensor = ctx.tensor(value)
+    return tensor is not None and tensor.dtype in _FOLDABLE_TYPES
+
+
+def _fits(ctx: Context, value: ir.Value) -> bool:
+    fact = ctx.facts(value)
+    if fact.dtype is not None and fact.dtype not in _FOLDABLE_TYPES:
+        return False
+    count = size_of(fact.shape)
+    if count is None:
+        # Unknown: only from small inputs, and not by a node that makes much of little.
+        node = value.producer()
+        assert node is not None
+        small = all(_bytes(ctx, item) <= 4096 for item in node.inputs if item is not None)
+        return small and node.op_type not in ("ConstantOfShape", "Expand", "Tile", "Range", "OneHot", "Resize", "Pad")
+    return count * (fact.dtype.itemsize if fact.dtype is not None else 8) <= _LARGEST
+
+
+def _bytes(ctx: Context, value: ir.Value) -> int:
+    tensor = ctx.tensor(value)
+    if tensor is not None:
+        return int(tensor.nbytes)
+    fact = ctx.facts(value)
+    count = size_of(fact.shape)
+    return 0 if count is None else int(count * (fact.dtype.itemsize if fact.dtype is not None else 8))
+
+
+def _allowance(ctx: Context, node: ir.Node) -> int:
+    """The bytes that go away when a node does: its own, and those of constants that only it reads."""
+    total = _NODE_BYTES
+    for value in {value for value in node.inputs if value is not None}:
+        if all(use.node is node for use in value.uses()) and not value.is_graph_output():
+            tensor = ctx.tensor(value)
+            producer = value.producer()
+            if tensor is not None:
+                total += int(tensor.nbytes)
+            elif producer is not None:
+                total += _allowance_of_made(ctx, producer)
+    return total
+
+
+def _allowance_of_made(ctx: Context, node: ir.Node, depth: int = 32) -> int:
+    total = _NODE_BYTES
+    for value in {value for value in node.inputs if value is not None}:
+        if len(value.uses()) == 1 and not value.is_graph_output():
+            tensor = ctx.tensor(value)
+            producer = value.producer()
+            if tensor is not None:
+                total += int(tensor.nbytes)
+            elif producer is not None and depth:
+                total += _allowance_of_made(ctx, producer, depth - 1)
+    return total
+
+
+def _worth(ctx: Context, nodes: list[ir.Node]) -> list[ir.Node]:
+    """Those nodes whose results, kept in the file, are not larger than what they replace."""
+    chosen = dict.fromkeys(nodes)
+    for node in reversed(nodes):
+        cost = sum(
+            _bytes(ctx, value)
+            for value in node.outputs
+            if value.is_graph_output() or any(use.node not in chosen for use in value.uses())
+        )
+        if cost > _allowance(ctx, node) + min(ctx.slack, max(256, ctx.slack // 8)):
+            del chosen[node]
+    # A node is computed only from constants or from other nodes that are.
+    kept: dict[ir.Node, None] = {}
+    for node in chosen:
+        if all(value is None or ctx.tensor(value) is not None or value.producer() in kept for value in node.inputs):
+            kept[node] = None
+    return list(kept)
+
+
+def _origin(node: ir.Node) -> list[str]:
+    """The names of the weights that a constant was computed from."""
+    found: dict[str, None] = {}
+    stack, seen = [node], {node}
+    while stack and len(seen) < 64:
+        for value in stack.pop().inputs:
+            if value is None:
+                continue
+            producer = value.producer()
+            if value.is_initializer() and value.name and value.const_value is not None and value.const_value.size > 1:
+                found[value.name] = None
+            elif producer is not None and producer not in seen:
+                seen.add(producer)
+                stack.append(producer)
+    return list(found)[:8]
+
+
+@sweep("lift_constants")
+def lift_constants(ctx: Context) -> int:
+    """Turns Constant nodes into initializers.
+
+    Not in functions, which hold none, not where a graph gives the constant out, and not what training would take for
+    weights.
+    """
+    done = 0
+    for graph in (ctx.model.graph, *ctx.model.graph.subgraphs()):
+        for node in graph:
+            if node.op_type != "Constant" or node.domain != "":
+                continue
+            tensor = ctx.tensor(node.outputs[0])
+            if tensor is None or tensor.dtype == ir.DataType.STRING:
+                continue
+            if ctx.training and tensor.size > 1 and tensor.dtype in _FLOATS:
+                continue  # as an initializer it would look like one of the weights
+            if _lift(ctx, node, tensor):
+                done += 1
+    return done
+
+
+def _lift(ctx: Context, node: ir.Node, tensor: ir.TensorProtocol) -> bool:
+    old = node.outputs[0]
+    if old.is_graph_output():
+        return False
+    new = ctx.adopt(tensor, old)
+    ctx.replace(old, new)
+    ctx.account.rewritten.append(node.name or "Constant")
+    ctx.remove(node)
+    return True
+
+
+@rule(
+    "fold_shapes",
+    *_SHAPE_ARITHMETIC.split(),
+)
+def fold_shapes(ctx: Context, node: ir.Node) -> Outcome:
+    """Integers that follow from the model's static dims (Shape, and arithmetic on it) become constants.
+
+    Every element must be known; int32, int64 and bool of rank 0 or 1.
+    """
+    if ctx.tensor(node.outputs[0]) is not None:
+        return "it is constant already"
+    done = False
+    for value in node.outputs:
+        fact = ctx.facts(value)
+        numbers = ctx.ints(value)
+        if numbers is None or fact.dtype is None or fact.shape is None or not (value.uses() or value.is_graph_output()):
+            continue
+        if fact.shape not in ((), (len(numbers),)) or len(numbers) * fact.dtype.itemsize > 512:
+            continue
+        if all(item is None or ctx.is_constant(item) for item in node.inputs) and node.inputs:
+            continue  # left to fold_constants, which keeps count of bytes
+        array = np.array(numbers, fact.dtype.numpy()).reshape(fact.shape or ())
+        done |= ctx.replace_by_constant(value, array)
+    if not done:
+        return "its elements do not all follow from static dims"
+    ctx.remove(node)
+    return True

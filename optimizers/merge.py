@@ -1,0 +1,119 @@
+"""Passes that let one value serve where several are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+import onnx_ir as ir
+
+from graphkit.optimizers.base import sweep
+from graphkit.optimizers.context import Context
+from graphkit.optimizers.facts import subgraphs_of
+
+__all__: list[str] = []
+
+_COMMUTATIVE: Final = ("Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
+# Constants above this are compared by identity: reading gigabytes of weights to find two equal ones is not worth it.
+_MAX_COMPARED: Final = 1024
+
+
+@sweep("merge_common")
+def merge_common(ctx: Context) -> int:
+    """Nodes that compute the same from the same inputs become one.
+
+    Same operator, inputs and attributes, bit for bit (0.0 is not -0.0); never random nodes, and never two weights that
+    happen to be equal, which are different inputs.
+    """
+    return sum(_merge_graph(ctx, graph, {}) for graph in ctx.graphs())
+
+
+def _merge_graph(ctx: Context, graph: ir.Graph, outer: dict[Hashable, ir.Node]) -> int:
+    # A body sees what the graphs around it have computed before it; what it computes itself nobody else sees.
+    seen = dict(outer) if outer else {}
+    done = 0
+    for node in graph:
+        bodies = subgraphs_of(node)
+        if bodies:
+            for body in bodies:
+                done += _merge_graph(ctx, body, seen)
+            continue
+        key = _key(node) if ctx.pure(node) else None
+        if key is None:
+            continue
+        first = seen.setdefault(key, node)
+        if first is not node and _merge(ctx, node, first):
+            done += 1
+    return done
+
+
+def _merge(ctx: Context, node: ir.Node, first: ir.Node) -> bool:
+    if len(node.outputs) != len(first.outputs):
+        return False
+    pairs = list(zip(node.outputs, first.outputs, strict=True))
+    # A first output that nobody reads may be missing its type; one that is given out cannot take a second name.
+    if not all(ctx.can_replace(old, new) for old, new in pairs):
+        return False
+    for old, new in pairs:
+        if not ctx.replace(old, new):
+            return False
+    ctx.account.rewritten.append(node.name or node.op_type)
+    return ctx.remove(node)
+
+
+def _key(node: ir.Node) -> Hashable | None:
+    inputs = [id(value) for value in node.inputs]
+    if node.op_type in _COMMUTATIVE and node.domain == "":
+        inputs.sort()
+    attributes = []
+    for name, attribute in sorted(node.attributes.items()):
+        if attribute.is_ref():
+            attributes.append((name, "ref", attribute.ref_attr_name))
+            continue
+        value = _attribute_key(attribute)
+        if value is None:
+            return None
+        attributes.append((name, *value))
+    return (node.domain, node.op_type, node.overload, len(node.outputs), tuple(inputs), tuple(attributes))
+
+
+def _attribute_key(attribute: ir.Attr) -> tuple[str, str] | None:
+    kind = attribute.type
+    if kind in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.SPARSE_TENSOR):
+        return None
+    if kind == ir.AttributeType.TENSOR:
+        return (kind.name, repr(tensor_key(attribute.as_tensor())))
+    if kind == ir.AttributeType.TENSORS:
+        return (kind.name, repr([tensor_key(tensor) for tensor in attribute.as_tensors()]))
+    return (kind.name, repr(attribute.value))  # repr tells -0.0 from 0.0, and NaN is itself
+
+
+def tensor_key(tensor: ir.TensorProtocol) -> tuple[str, ...]:
+    """What two tensors share exactly when they are equal bit for bit (or are one object, for large ones)."""
+    if tensor.dtype == ir.DataType.STRING or tensor.nbytes > _MAX_COMPARED:
+        return ("object", str(id(tensor)))
+    return (tensor.dtype.name, str(tensor.shape), tensor.tobytes().hex())
+
+
+@sweep("merge_initializers")
+def merge_initializers(ctx: Context) -> int:
+    """Small equal integer initializers (shapes, axes, indices) become one.
+
+    Floating-point initializers stay apart unless the pipeline made both: two equal weights are two weights. Never those
+    that are inputs or outputs.
+    """
+    graph = ctx.model.graph
+    seen: dict[tuple[str, ...], ir.Value] = {}
+    done = 0
+    for name, value in list(graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is None or value.is_graph_input() or value.is_graph_output() or not value.uses():
+            continue
+        if tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL) and not ctx.was_made(value):
+            continue
+        key = tensor_key(tensor)
+        first = seen.setdefault(key, value) if key[0] != "object" else value
+        if first is not value and ctx.replace(value, first):
+            ctx.account.rewritten.append(name)
+            done += 1
+    return done

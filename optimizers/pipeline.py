@@ -1,0 +1,242 @@
+"""The pipeline: choose the passes, run them to a fixed point, prove the result, and say what was done."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, overload
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from graphkit.errors import PassError
+from graphkit.modelfile import ModelLike, give_back, read_model
+from graphkit.optimizers.base import Pass, select
+from graphkit.optimizers.context import Context, graphs_of
+from graphkit.optimizers.facts import subgraphs_of
+from graphkit.optimizers.report import Explanation, PassReport, Report, measure
+
+__all__ = ["optimize", "run_passes"]
+
+_MAX_ROUNDS: Final = 12
+# Below this opset operators mean other things (broadcasting is an attribute), and no runtime is expected to load them.
+_OLDEST_OPSET: Final = 7
+_VERIFY_BELOW: Final = 200_000_000
+_ANY_OPSET: Final = ("prune", "remove_identity")
+
+
+@overload
+def optimize(
+    model: onnx.ModelProto,
+    preset: str = ...,
+    *,
+    passes: Collection[str] | None = ...,
+    skip: Collection[str] = ...,
+    verify: bool | None = ...,
+    inputs: Mapping[str, np.ndarray[Any, Any]] | None = ...,
+    strict: bool = ...,
+    report: Report | str | os.PathLike[str] | None = ...,
+    explain: str | Sequence[str] | None = ...,
+) -> onnx.ModelProto: ...
+
+
+@overload
+def optimize(
+    model: str | os.PathLike[str] | ir.Model,
+    preset: str = ...,
+    *,
+    passes: Collection[str] | None = ...,
+    skip: Collection[str] = ...,
+    verify: bool | None = ...,
+    inputs: Mapping[str, np.ndarray[Any, Any]] | None = ...,
+    strict: bool = ...,
+    report: Report | str | os.PathLike[str] | None = ...,
+    explain: str | Sequence[str] | None = ...,
+) -> ir.Model: ...
+
+
+def optimize(
+    model: ModelLike,
+    preset: str = "inference",
+    *,
+    passes: Collection[str] | None = None,
+    skip: Collection[str] = (),
+    verify: bool | None = None,
+    inputs: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    strict: bool = False,
+    report: Report | str | os.PathLike[str] | None = None,
+    explain: str | Sequence[str] | None = None,
+) -> ir.Model | onnx.ModelProto:
+    """Return a smaller, faster model with the same inputs and outputs, which compute the same.
+
+    Args:
+        model: A path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it is not changed, and its kind comes back (a
+            path gives an ``onnx_ir.Model``).
+        preset: ``inference``, ``training`` (only passes that keep parameters, random draws and state), ``web``,
+            ``cuda`` or ``none``.
+        passes: Run exactly these instead of the preset's; ``graphkit.optimizers.passes()`` lists them.
+        skip: Leave these out.
+        verify: Run the result beside the original on generated inputs, on ONNX Runtime with its own optimizations off.
+            ``None`` does so for models below 200 MB. A pass whose result differs is taken back, and the report says so.
+        inputs: Inputs by name to verify with, instead of generated ones.
+        strict: Raise ``PassError`` instead of taking back a pass whose result differs.
+        report: A ``Report`` to fill, or a path to write it to as JSON.
+        explain: A node's name, or several: the report then says why each pass left it alone.
+
+    Raises ``PassError`` for an unknown preset or pass, naming the known ones.
+
+    >>> import onnx.parser
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {a = Identity(x) y = Abs(a)}'
+    >>> [node.op_type for node in optimize(onnx.parser.parse_model(text)).graph.node]
+    ['Abs']
+    """
+    chosen = select(preset, passes, skip)
+    account = report if isinstance(report, Report) else Report()
+    account.preset = preset
+    original = read_model(model)
+    account.before = measure(original)
+    if verify is None:
+        verify = account.before.bytes < _VERIFY_BELOW
+    result = original.clone() if verify else original
+    started = time.perf_counter()
+    training = preset == "training"
+    wanted = [explain] if isinstance(explain, str) else list(explain or ())
+    run_passes(result, chosen, account, training=training, explain=wanted)
+    account.seconds = time.perf_counter() - started
+    if verify:
+        from graphkit.optimizers.verify import settle
+
+        started = time.perf_counter()
+        result = settle(original, result, chosen, account, training=training, inputs=inputs, strict=strict)
+        account.verification_seconds = time.perf_counter() - started
+    else:
+        account.note = "verification was not asked for"
+    account.after = measure(result)
+    if report is not None and not isinstance(report, Report):
+        Path(report).write_text(account.to_json() + "\n", encoding="utf-8")
+    given = give_back(model, result)
+    if isinstance(given, onnx.ModelProto) and isinstance(model, onnx.ModelProto):
+        _drop_added_value_info(model.graph, given.graph)
+    return given
+
+
+def _drop_added_value_info(before: onnx.GraphProto, after: onnx.GraphProto) -> None:
+    # onnx_ir writes the type of every initializer a second time, as value_info: bytes that say nothing new.
+    declared = {entry.name for entry in before.value_info}
+    constants = {entry.name for entry in after.initializer}
+    kept = [entry for entry in after.value_info if entry.name not in constants or entry.name in declared]
+    if len(kept) < len(after.value_info):
+        del after.value_info[:]
+        after.value_info.extend(kept)
+
+
+def run_passes(
+    model: ir.Model, chosen: Sequence[Pass], report: Report, *, training: bool, explain: Sequence[str] = ()
+) -> None:
+    """Run passes on a model, in place, until none of them changes anything."""
+    if not chosen:
+        return
+    opsets = [model.opset_imports.get("", 1), *(f.opset_imports.get("", 99) for f in model.functions.values())]
+    if min(opsets) < _OLDEST_OPSET and "" in model.opset_imports:
+        chosen = [made for made in chosen if made.name in _ANY_OPSET]
+    for graph in graphs_of(model):
+        _sort_if_needed(graph)
+    before = measure(model)
+    ctx = Context(model, training=training, slack=min(16_384, before.bytes // 64))
+    accounts = {made.name: report.passes.setdefault(made.name, PassReport()) for made in chosen}
+    rules: dict[str, list[Pass]] = {}
+    for made in chosen:
+        for operator in made.anchors:
+            rules.setdefault(operator, []).append(made)
+    sweeps = [made for made in chosen if made.run is not None]
+    for report.rounds in range(1, _MAX_ROUNDS + 1):
+        ctx.facts.sweep(ctx.graphs())
+        changed = _run_rules(ctx, rules, accounts)
+        for made in sweeps:
+            changed |= _run_sweep(ctx, made, accounts[made.name])
+        if not changed:
+            break
+    if explain:
+        report.explanations = _explain(ctx, chosen, explain)
+
+
+def _run_rules(ctx: Context, rules: dict[str, list[Pass]], accounts: dict[str, PassReport]) -> bool:
+    for graph in ctx.graphs():
+        ctx.touch(graph.all_nodes())
+    changed = False
+    clock = time.perf_counter
+    while (node := ctx.next_node()) is not None:
+        if node.domain != "" or any(attribute.is_ref() for attribute in node.attributes.values()):
+            continue
+        for made in rules.get(node.op_type, ()):
+            assert made.rewrite is not None
+            account = ctx.account = accounts[made.name]
+            name = node.name
+            started = clock()
+            outcome = made.rewrite(ctx, node)
+            account.seconds += clock() - started
+            if outcome is True:
+                account.rewrites += 1
+                account.rewritten.append(name or node.op_type)
+                changed = True
+                if node.graph is None:
+                    break
+                ctx.touch((node,))
+                break
+    return changed
+
+
+def _run_sweep(ctx: Context, made: Pass, account: PassReport) -> bool:
+    assert made.run is not None
+    ctx.account = account
+    started = time.perf_counter()
+    done = made.run(ctx)
+    account.seconds += time.perf_counter() - started
+    account.rewrites += done
+    return done > 0
+
+
+def _explain(ctx: Context, chosen: Sequence[Pass], wanted: Sequence[str]) -> list[Explanation]:
+    """Ask every pass about the nodes called so, at the fixed point: each answers with its reason."""
+    found: list[Explanation] = []
+    ctx.account = PassReport()
+    nodes = [node for graph in ctx.graphs() for node in graph.all_nodes()]
+    for name in wanted:
+        called = [node for node in nodes if name == node.name or any(name == value.name for value in node.outputs)]
+        if not called:
+            found.append(Explanation(name, "", "", "no node of the result is called so, nor gives out such a value"))
+        for node in called:
+            for made in chosen:
+                if made.rewrite is None:
+                    continue
+                if node.op_type not in made.anchors or node.domain != "":
+                    reason = f"it looks at {', '.join(made.anchors)}"
+                else:
+                    outcome = made.rewrite(ctx, node)
+                    reason = outcome if isinstance(outcome, str) else "it applies"
+                found.append(Explanation(name, node.op_type, made.name, reason))
+    return found
+
+
+def _sort_if_needed(graph: ir.Graph) -> None:
+    seen: set[ir.Node] = set()
+
+    def in_order(nodes: ir.Graph) -> bool:
+        for node in nodes:
+            for value in node.inputs:
+                producer = None if value is None else value.producer()
+                if producer is not None and producer not in seen:
+                    return False
+            if not all(in_order(body) for body in subgraphs_of(node)):
+                return False
+            seen.add(node)
+        return True
+
+    if not in_order(graph):
+        try:
+            graph.sort()
+        except ValueError as error:
+            raise PassError(f"the model's graph is not one: {error}") from error
