@@ -17,7 +17,7 @@ test: $(VENV)/installed-plot $(VENV)/installed-test
 check: $(VENV)/installed-plot $(VENV)/installed-test $(VENV)/installed-check
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 bench: $(VENV)/installed-plot
