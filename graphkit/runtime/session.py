@@ -211,7 +211,7 @@ def _content(
         light.graph.initializers[name].const_value = ir.ExternalTensor(
             "in memory", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name
         )
-    options.add_external_initializers(names, [value._get_c_value() for value in values])
+    options.add_external_initializers(names, values)
     return _serialized(ir.to_proto(light)), values
 
 

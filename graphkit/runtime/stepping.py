@@ -116,7 +116,8 @@ class StepSession:
         self._outputs = self.session.check_outputs(names_out)
         self._known = [(one.name, one.dtype) for one in self.inputs]
         self._shapes: list[tuple[int, ...]] | None = None
-        self._plain = all(is_bridged(one.dtype) and one.kind == "tensor" for one in self.inputs)
+        # bind_input takes numpy arrays as they are, but knows neither other element types nor overridable initializers.
+        self._plain = all(is_bridged(one.dtype) and one.kind == "tensor" and one.required for one in self.inputs)
         self._plain_outputs = all(
             is_bridged(one.dtype) and one.kind == "tensor" for one in self.session.outputs if one.name in self._outputs
         )
