@@ -1,0 +1,255 @@
+"""Eager: run each operator as it is applied, on ONNX Runtime.
+
+One operator with its attributes and input dtypes is one session, made once; its inputs have no declared rank, so it
+serves every shape. Where the CPU provider has no kernel for a dtype, onnx's reference evaluator computes it.
+
+A tensor's ``_needs`` is a bit set that says which reverse passes may reach it: bit 0 is ``backward()``, and every
+running ``gk.grad`` owns one more. A record is kept only where some bit is set and being recorded, so that a plain
+forward pass keeps nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper
+
+from graphkit import dtypes, interpreter
+from graphkit.core import Record, Tensor, as_tensor
+from graphkit.errors import GradientError, GraphkitError, OperatorError, TraceError
+from graphkit.interpreter import Attributes
+from graphkit.schemas import opset_for, schema_at
+from graphkit.source import describe, here, user_location
+
+Kernel = Callable[[dict[str, Any]], Sequence[Any]]
+
+ALL_LEVELS = -1
+_recording: ContextVar[int] = ContextVar("graphkit_recording", default=ALL_LEVELS)
+
+
+@contextmanager
+def recording(levels: int) -> Iterator[None]:
+    """Record only for the reverse passes whose bits are set in ``levels`` (0: keep nothing)."""
+    token = _recording.set(levels)
+    try:
+        yield
+    finally:
+        _recording.reset(token)
+
+
+def recorded_levels() -> int:
+    return _recording.get()
+
+
+class Eager:
+    """The interpreter that is current unless a trace is being recorded."""
+
+    def __init__(self) -> None:
+        self._kernels: dict[Any, tuple[Kernel, tuple[str, ...]]] = {}
+
+    def apply(
+        self, op: str, inputs: Sequence[Tensor | None], attributes: Attributes | None, outputs: int, domain: str
+    ) -> tuple[Tensor, ...]:
+        needs = 0
+        arrays: list[Any] = []
+        signature: list[Any] = [op, outputs]
+        for t in inputs:
+            if t is None:
+                arrays.append(None)
+                signature.append(None)
+                continue
+            array = t._array
+            if type(array) is not np.ndarray:
+                if t.value is not None:
+                    raise TraceError(
+                        f"{op} at {here()} got a tensor of a trace that is over (or of another one): {t!r}. "
+                        "Return it from the traced function instead of keeping it in a variable outside."
+                    )
+                signature.append(("sequence", _sequence_dtype(array)))
+            else:
+                signature.append(array.dtype.num)
+            arrays.append(array)
+            needs |= t._needs
+        if attributes:
+            signature.append(_freeze(attributes))
+        if domain:
+            signature.append(domain)
+        key = tuple(signature)
+        try:
+            kernel, names = self._kernels[key]
+        except KeyError:
+            kernel, names = self._kernels[key] = self._prepare(op, arrays, attributes or {}, outputs, domain)
+        try:
+            results = kernel(dict(zip(names, [a for a in arrays if a is not None], strict=True)))
+        except GraphkitError:
+            raise
+        except Exception as error:  # ONNX Runtime's and the reference evaluator's errors share no base class
+            raise _explain(op, inputs, error) from None
+        for array in results:
+            if type(array) is np.ndarray:
+                array.flags.writeable = False
+        if needs:
+            needs &= _recording.get()
+        if not needs:
+            return tuple([Tensor(array) for array in results])
+        record = Record(
+            op, domain, inputs, dict(attributes) if attributes else {}, results, user_location(),
+            sum([t._version for t in inputs if t is not None]), needs=needs,
+        )  # fmt: skip
+        return tuple(
+            [
+                Tensor(array, record, i, needs) if _carries(array) else Tensor(array)
+                for i, array in enumerate(results)
+            ]
+        )
+
+    def assign(self, target: Tensor, value: Any) -> None:
+        new = as_tensor(value)
+        if target.record is not None:
+            raise GradientError(f"assign() replaces a leaf tensor, not the result of {target.record.describe()}")
+        if new.dtype != target.dtype or new.dims != target.dims:
+            raise OperatorError(
+                f"assign() at {here()} keeps dtype and shape: {target.name or 'the tensor'} is "
+                f"{dtypes.name(target.dtype)}{list(target.shape)}, the value {dtypes.name(new.dtype)}{list(new.shape)}"
+            )
+        target._array = new._array
+        target._version += 1
+
+    def stop_gradient(self, x: Tensor) -> Tensor:
+        return Tensor(x._array)
+
+    def _prepare(
+        self, op: str, arrays: list[Any], attributes: Attributes, outputs: int, domain: str
+    ) -> tuple[Kernel, tuple[str, ...]]:
+        opset = opset_for(op, domain, frozenset(attributes))
+        model, names = _one_node_model(op, arrays, attributes, outputs, domain, opset)
+        wanted = [o.name for o in model.graph.output]
+        try:
+            session = onnxruntime.InferenceSession(
+                model.SerializeToString(), _options(op), providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            if not _lacks_kernel(error):
+                raise _explain(op, [None if a is None else Tensor(a) for a in arrays], error) from None
+            return _reference(model, wanted), names
+        run = session._sess.run  # the public run() checks what is known here, at half the cost of the whole call
+        return (lambda feeds: run(wanted, feeds, None)), names
+
+
+def _carries(array: Any) -> bool:
+    return type(array) is not np.ndarray or array.dtype.kind in "fV"  # ml_dtypes' bfloat16 has kind V
+
+
+def _freeze(attributes: Attributes) -> Any:
+    frozen: list[Any] = []
+    for name in sorted(attributes):
+        value = attributes[name]
+        if isinstance(value, list):
+            value = tuple(value)
+        elif isinstance(value, np.ndarray):
+            value = (value.dtype.num, value.shape, value.tobytes())
+        elif isinstance(value, onnx.TensorProto | onnx.GraphProto | onnx.TypeProto):
+            value = value.SerializeToString()
+        frozen.append((name, type(value), value))
+    return tuple(frozen)
+
+
+def _sequence_dtype(items: list[Any]) -> Any:
+    return items[0].dtype.num if items else None
+
+
+def attribute_protos(attributes: Attributes) -> list[onnx.AttributeProto]:
+    """Attributes as protos; a numpy array becomes a tensor."""
+    protos = []
+    for name, value in attributes.items():
+        if value is None:
+            continue
+        if isinstance(value, np.ndarray):
+            value = onnx.numpy_helper.from_array(value)
+        protos.append(helper.make_attribute(name, value))
+    return protos
+
+
+def _one_node_model(
+    op: str, arrays: list[Any], attributes: Attributes, outputs: int, domain: str, opset: int
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    names = [f"i{n}" if a is not None else "" for n, a in enumerate(arrays)]
+    node = helper.make_node(op, names, [f"o{n}" for n in range(outputs)], domain=domain)
+    node.attribute.extend(attribute_protos(attributes))
+    infos = []
+    for name, array in zip(names, arrays, strict=True):
+        if not name:
+            continue
+        if isinstance(array, list):
+            element = helper.make_tensor_type_proto(dtypes.to_onnx(array[0].dtype) if array else 1, None)
+            infos.append(helper.make_value_info(name, helper.make_sequence_type_proto(element)))
+        else:
+            infos.append(helper.make_tensor_value_info(name, dtypes.to_onnx(array.dtype), None))
+    graph = helper.make_graph([node], "eager", infos, [onnx.ValueInfoProto(name=f"o{n}") for n in range(outputs)])
+    imports = [helper.make_opsetid("", opset if not domain else 21)]
+    if domain:
+        imports.append(helper.make_opsetid(domain, 1))
+    model = helper.make_model(graph, opset_imports=imports)
+    model.ir_version = min(helper.find_min_ir_version_for(imports, ignore_unknown=True), 13)
+    model.ir_version = max(model.ir_version, 10)
+    return model, tuple(n for n in names if n)
+
+
+# A session has a pool of threads of its own, so only operators that are worth one get it. (ONNX Runtime's global pool
+# would be shared, but then no other session of the process may choose its threads.)
+_THREADED = frozenset("MatMul Gemm Conv ConvTranspose Einsum RNN GRU LSTM Attention".split())
+
+
+def _options(op: str) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = min(4, os.cpu_count() or 1) if op in _THREADED else 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def _lacks_kernel(error: Exception) -> bool:
+    return "NOT_IMPLEMENTED" in str(error) or "Could not find an implementation" in str(error)
+
+
+def _reference(model: onnx.ModelProto, wanted: list[str]) -> Kernel:
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(model)
+
+    def run(feeds: dict[str, Any]) -> list[Any]:
+        results: list[Any] = evaluator.run(wanted, feeds)
+        return [np.array(r, order="C") if isinstance(r, np.ndarray | np.generic) else r for r in results]
+
+    return run
+
+
+def _explain(op: str, inputs: Sequence[Tensor | None], error: Exception) -> OperatorError:
+    shown = ", ".join("none" if t is None else _show(t) for t in inputs)
+    reason = str(error).strip()
+    for marker in ("Status Message: ", "reason: "):
+        reason = reason.rsplit(marker, 1)[-1]
+    return OperatorError(f"{op}({shown}) at {describe(user_location())} failed: {reason.splitlines()[0][:400]}")
+
+
+def _show(t: Tensor) -> str:
+    if not isinstance(t._array, np.ndarray):
+        return "sequence"
+    return f"{dtypes.name(t._array.dtype)}{list(t._array.shape)}"
+
+
+def known_at(op: str, domain: str, opset: int) -> bool:
+    return schema_at(op, domain, opset) is not None
+
+
+EAGER = Eager()
+interpreter.set_default(EAGER)

@@ -1,0 +1,152 @@
+"""Sums, means, extremes and norms over axes."""
+
+from __future__ import annotations
+
+from graphkit import dtypes
+from graphkit.core import Record, Tensor
+from graphkit.gradients.elementwise import as_mask, number
+from graphkit.gradients.shapes import (
+    divide_by_count,
+    element_count,
+    expand_to,
+    keep_axes,
+    normalized_axes,
+    ones_like,
+    shape_tensor,
+    static_ints,
+)
+from graphkit.gradients.table import gradient
+from graphkit.interpreter import apply1
+from graphkit.methods import constant_ints
+
+Axes = list[int] | Tensor | None
+
+
+def reduced(r: Record) -> tuple[Tensor, Axes, bool]:
+    """A reduction's input, the axes it reduces (numbers if they are known, None for all), and whether it reduces."""
+    x = r.inputs[0]
+    assert x is not None
+    axes = r.input(1)
+    if axes is None:
+        noop = bool(r.attribute("noop_with_empty_axes", 0))
+        return x, None if not noop else [], not noop
+    known = static_ints(axes)
+    if known is None:
+        return x, axes, True
+    if not known:
+        noop = bool(r.attribute("noop_with_empty_axes", 0))
+        return x, [] if noop else None, not noop
+    return x, known if x.rank is None else normalized_axes(known, x.rank), True
+
+
+def spread(r: Record, g: Tensor) -> Tensor:
+    """The cotangent with its reduced axes put back as extent 1."""
+    x, axes, reduces = reduced(r)
+    return keep_axes(g, axes, bool(r.attribute("keepdims", 1)), x) if reduces else g
+
+
+def kept_output(r: Record) -> Tensor:
+    """The reduction's own result, likewise."""
+    return spread(r, r.outputs[0])
+
+
+def count(r: Record) -> int | Tensor:
+    """How many elements each result was made of."""
+    x, axes, reduces = reduced(r)
+    if not reduces:
+        return 1
+    if axes is None:
+        return element_count(x)
+    if isinstance(axes, list) and x.rank is not None:
+        return element_count(x, axes)
+    wanted = axes if isinstance(axes, Tensor) else constant_ints(axes)
+    return apply1("ReduceProd", apply1("Gather", apply1("Shape", x), wanted), keepdims=0)
+
+
+def _axes_input(axes: Axes) -> list[Tensor]:
+    if axes is None:
+        return []
+    return [axes if isinstance(axes, Tensor) else constant_ints(axes)]
+
+
+@gradient("ReduceSum")
+def reduce_sum(r: Record, g: Tensor) -> Tensor:
+    return expand_to(spread(r, g), r.inputs[0])  # type: ignore[arg-type]  # the data input is always given
+
+
+@gradient("ReduceMean")
+def reduce_mean(r: Record, g: Tensor) -> Tensor:
+    x = r.inputs[0]
+    assert x is not None
+    return expand_to(divide_by_count(spread(r, g), count(r)), x)
+
+
+@gradient("ReduceMax", "ReduceMin", selects=True)
+def reduce_extreme(r: Record, g: Tensor) -> Tensor:
+    """Ties share the cotangent evenly."""
+    x, axes, reduces = reduced(r)
+    if not reduces:
+        return g
+    mask = as_mask(apply1("Equal", x, kept_output(r)), g)
+    ties = apply1("ReduceSum", mask, *_axes_input(axes), keepdims=1)
+    share = apply1("Div", spread(r, g), apply1("Max", ties, number(1, g)))  # a NaN equals nothing: no ties
+    return apply1("Mul", mask, share)
+
+
+@gradient("ReduceProd")
+def reduce_prod(r: Record, g: Tensor) -> Tensor:
+    """The product of all the others: y / x, except where one or more factors are 0."""
+    x, axes, reduces = reduced(r)
+    if not reduces:
+        return g
+    zero = apply1("Equal", x, number(0, x))
+    mask = as_mask(zero, x)
+    zeros = apply1("ReduceSum", mask, *_axes_input(axes), keepdims=1)
+    safe = apply1("Where", zero, number(1, x), x)
+    product = apply1("ReduceProd", safe, *_axes_input(axes), keepdims=1)
+    # one zero: only its own slope is left, the product of the rest; two or more: none is
+    alone = apply1("Mul", mask, as_mask(apply1("Equal", zeros, number(1, x)), x))
+    none = as_mask(apply1("Equal", zeros, number(0, x)), x)
+    kept = apply1("Add", apply1("Mul", none, apply1("Sub", number(1, x), mask)), alone)
+    return apply1("Mul", apply1("Mul", spread(r, g), kept), apply1("Div", product, safe))
+
+
+@gradient("ReduceSumSquare")
+def reduce_sum_square(r: Record, g: Tensor) -> Tensor:
+    return apply1("Mul", apply1("Mul", spread(r, g), number(2, g)), r.inputs[0])
+
+
+@gradient("ReduceL1")
+def reduce_l1(r: Record, g: Tensor) -> Tensor:
+    return apply1("Mul", spread(r, g), apply1("Sign", r.inputs[0]))
+
+
+@gradient("ReduceL2")
+def reduce_l2(r: Record, g: Tensor) -> Tensor:
+    """x / |x|, and 0 at the origin, where the norm has no derivative."""
+    norm = kept_output(r)
+    safe = apply1("Add", norm, as_mask(apply1("Equal", norm, number(0, norm)), norm))
+    return apply1("Mul", apply1("Div", spread(r, g), safe), r.inputs[0])
+
+
+@gradient("ReduceLogSum")
+def reduce_log_sum(r: Record, g: Tensor) -> Tensor:
+    x = r.inputs[0]
+    assert x is not None
+    _, axes, reduces = reduced(r)
+    total = apply1("ReduceSum", x, *_axes_input(axes), keepdims=1) if reduces else x
+    return expand_to(apply1("Div", spread(r, g), total), x)
+
+
+@gradient("ReduceLogSumExp")
+def reduce_log_sum_exp(r: Record, g: Tensor) -> Tensor:
+    """The softmax: e^(x - y). A row that is -inf throughout has none, and gets 0."""
+    x, _, reduces = reduced(r)
+    y = kept_output(r) if reduces else r.outputs[0]
+    lowest = number(-3.0e38 if x.dtype != dtypes.FLOAT16 else -65504, y)
+    if x.dtype == dtypes.FLOAT64:
+        lowest = number(-1.7e308, y)
+    return apply1("Mul", spread(r, g), apply1("Exp", apply1("Sub", x, apply1("Max", y, lowest))))
+
+
+__all__ = ["kept_output", "ones_like", "reduced", "shape_tensor", "spread"]

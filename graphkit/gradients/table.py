@@ -1,0 +1,100 @@
+"""The table of gradient rules: one an operator, written in the same operators.
+
+A rule gets the Record of an applied operator and the cotangent of each of its outputs (None where nothing flows back),
+and returns one entry for each input: a Tensor, None for no gradient, or a function of no arguments that makes the
+Tensor, called only if that input's gradient is wanted::
+
+    @gradient("Mul")
+    def mul(r, g):
+        a, b = r.inputs
+        return lambda: g * b, lambda: g * a
+
+The reverse pass sums a cotangent down to its input's shape where the operator broadcast, so rules need not. Rules look
+at attributes, dtypes and dims, never at values; so one rule serves Eager and Graph, and being made of traced operators
+it can be differentiated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from graphkit.core import Record, Tensor
+
+Entry = Tensor | None | Callable[[], Tensor]
+Rule = Callable[..., "Sequence[Entry] | Entry"]
+Key = tuple[str, str]
+
+RULES: Final[dict[Key, Rule]] = {}
+# Elementwise operators whose slope is infinite or NaN somewhere; the predicate says whether this record's may be.
+SINGULAR: Final[dict[Key, Callable[[Record], bool]]] = {}
+# Operators whose gradient is exactly zero for elements that they did not select.
+SELECTING: Final[set[Key]] = set()
+# Operators that add up over many elements, after which a zero cotangent no longer says "not selected".
+MIXING: Final[set[Key]] = set()
+NOT_DIFFERENTIABLE: Final[dict[Key, str]] = {}
+
+
+def gradient(
+    *ops: str,
+    domain: str = "",
+    singular: bool | Callable[[Record], bool] = False,
+    selects: bool = False,
+    mixes: bool = False,
+) -> Callable[[Rule], Rule]:
+    """Register a gradient rule for one or several operators.
+
+    Args:
+        ops: the operators' names.
+        domain: their domain.
+        singular: whether the (elementwise) slope may be infinite or NaN somewhere, as that of Sqrt at 0. Where a Where,
+            a Slice or the like did not select such an element, its cotangent is 0, and the reverse pass keeps it 0
+            instead of making NaN of it.
+        selects: whether the operator passes on some elements and not others, as Where, Slice and Max do.
+        mixes: whether each result is a sum over many elements, as a matrix product's.
+
+    >>> @gradient("Twice", domain="acme")
+    ... def twice(r, g):
+    ...     return g + g
+    >>> rule_for("Twice", "acme") is twice
+    True
+    """
+
+    def register(rule: Rule) -> Rule:
+        for op in ops:
+            RULES[op, domain] = rule
+            if singular:
+                SINGULAR[op, domain] = singular if callable(singular) else lambda record: True
+            if selects:
+                SELECTING.add((op, domain))
+            if mixes:
+                MIXING.add((op, domain))
+        return rule
+
+    return register
+
+
+def not_differentiable(reason: str, *ops: str, domain: str = "") -> None:
+    """Declare that gradients stop at these operators, and why."""
+    for op in ops:
+        NOT_DIFFERENTIABLE[op, domain] = reason
+
+
+def rule_for(op: str, domain: str = "") -> Rule | None:
+    return RULES.get((op, "" if domain == "ai.onnx" else domain))
+
+
+def reason_against(op: str, domain: str = "") -> str | None:
+    """Why no gradient flows through the operator, None if one may."""
+    return NOT_DIFFERENTIABLE.get((op, "" if domain == "ai.onnx" else domain))
+
+
+def entries(result: Any) -> tuple[Entry, ...]:
+    """What a rule returned, as a tuple."""
+    return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+
+def may_be_singular(record: Record) -> bool:
+    """Whether the slope of this record may be infinite or NaN somewhere."""
+    test = SINGULAR.get((record.op, record.domain))
+    return test is not None and test(record)

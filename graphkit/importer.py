@@ -1,0 +1,155 @@
+"""load(): any ONNX file as a differentiable function on Tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from graphkit import dtypes, interpreter
+from graphkit.core import Tensor, as_tensor
+from graphkit.errors import InputError, did_you_mean
+from graphkit.graph import attribute_value, constant_array
+from graphkit.interpreter import apply
+from graphkit.modelfile import ModelLike, read_model
+from graphkit.schemas import WORKING_OPSET
+from graphkit.source import here
+from graphkit.upgrade import upgrade_model
+
+Environment = dict[ir.Value, Tensor | None]
+
+
+class Loaded:
+    """A model as a function: call it with Tensors or arrays, positional or by input name.
+
+    One output comes back as a Tensor, several as a tuple in the model's order. Under a trace the model's nodes become
+    part of the traced graph; eagerly each runs as it is met, and gradients flow through them to the inputs and to
+    ``parameters()``.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        if model.functions:
+            common.InlinePass()(model)
+        if model.opset_imports.get("", WORKING_OPSET) < WORKING_OPSET:
+            upgrade_model(model, WORKING_OPSET)
+        self.model = model
+        graph = model.graph
+        overridable = {v.name for v in graph.inputs} & set(graph.initializers)
+        self.inputs = [str(v.name) for v in graph.inputs if v.name not in overridable]
+        self.optional_inputs = sorted(str(n) for n in overridable)
+        self.outputs = [str(v.name) for v in graph.outputs]
+        self._constants: dict[str, Tensor] = {}
+        for name, value in graph.initializers.items():
+            assert value.const_value is not None
+            array = value.const_value.numpy()
+            owned = as_tensor(array)
+            trainable = dtypes.is_float(owned.dtype) and owned.dims != ()
+            self._constants[name] = Tensor(owned._array, needs=int(trainable), name=name)
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The floating initializers of rank 1 or more, by name; they require gradients."""
+        return {n: t for n, t in self._constants.items() if t.requires_grad}
+
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Every initializer, by name; an export keeps the names."""
+        yield from self._constants.items()
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Run the model; one output comes back alone, several as a tuple."""
+        results = self.run(self._bind(args, named))
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _bind(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        if len(args) > len(self.inputs):
+            raise InputError(f"the model has {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {len(args)}")
+        feeds = dict(zip(self.inputs, args, strict=False)) | dict(named)
+        missing = [n for n in self.inputs if n not in feeds]
+        known = [*self.inputs, *self.optional_inputs]
+        extra = [n for n in feeds if n not in known]
+        if missing or extra:
+            parts = []
+            if missing:
+                parts.append(f"missing input {', '.join(missing)}")
+            if extra:
+                parts.append(f"unknown input {', '.join(extra)}.{did_you_mean(extra[0], known)}")
+            raise InputError(f"{'; '.join(parts)} ({here()}). The model's inputs are {', '.join(known)}.")
+        return feeds
+
+    def run(self, feeds: Mapping[str, Any]) -> list[Tensor]:
+        """The outputs for inputs by name."""
+        graph = self.model.graph
+        env: Environment = {}
+        for name, value in graph.initializers.items():
+            env[value] = self._constants[name]
+        for value in graph.inputs:
+            if value.name in feeds:
+                env[value] = _fed(value, feeds[value.name])
+        run_nodes(graph, env)
+        return [_result(env, v) for v in graph.outputs]
+
+
+def _fed(value: ir.Value, given: Any) -> Tensor:
+    wanted = dtypes.as_dtype(int(value.dtype)) if value.dtype is not None else None
+    if isinstance(given, bool | int | float | list | tuple) and wanted is not None and not isinstance(
+        value.type, ir.SequenceType
+    ):
+        return as_tensor(given, wanted)
+    if isinstance(given, list):
+        return Tensor([as_tensor(g)._array for g in given])
+    t = as_tensor(given)
+    if wanted is not None and isinstance(value.type, ir.TensorType) and t.dtype != wanted:
+        raise InputError(
+            f"input '{value.name}' takes {dtypes.name(wanted)}, got {dtypes.name(t.dtype)} ({here()}); "
+            f"write x.astype('{dtypes.name(wanted)}')"
+        )
+    if value.shape is not None and t.rank is not None and len(value.shape) != t.rank:
+        raise InputError(f"input '{value.name}' takes rank {len(value.shape)} {value.shape}, got {t.rank} ({here()})")
+    return t
+
+
+def run_nodes(graph: ir.Graph, env: Environment) -> None:
+    """Apply every node of a graph in order, under the current interpreter."""
+    for node in graph:
+        if node.op_type == "Constant" and node.domain == "":
+            array = constant_array(node.outputs[0])
+            env[node.outputs[0]] = as_tensor(array)
+            continue
+        inputs = [None if v is None else _result(env, v) for v in node.inputs]
+        attributes = {a.name: attribute_value(a) for a in node.attributes.values()}
+        if any(isinstance(a, ir.Graph) for a in attributes.values()):
+            from graphkit.control import run_subgraphs
+
+            results: Sequence[Tensor | None] = run_subgraphs(node, inputs, attributes, env)
+        else:
+            results = apply(node.op_type, inputs, attributes, len(node.outputs), node.domain)
+        env.update(zip(node.outputs, results, strict=True))
+
+
+def _result(env: Environment, value: ir.Value) -> Tensor:
+    found = env.get(value)
+    if found is None:
+        if value.is_initializer() and value.const_value is not None:
+            found = env[value] = as_tensor(value.const_value.numpy())
+            return found
+        raise InputError(f"the model uses the value '{value.name}' before it is made")
+    return found
+
+
+def load(model: ModelLike) -> Loaded:
+    """Read a model file as a differentiable function on Tensors.
+
+    Args:
+        model: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``, of opset 7 to 26.
+
+    >>> import onnx.parser, graphkit as gk
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {y = Mul(x, x)}'
+    >>> f = load(onnx.parser.parse_model(text))
+    >>> gk.grad(lambda x: f(x).sum())(gk.tensor([1., 2.])).tolist()
+    [2.0, 4.0]
+    """
+    return Loaded(read_model(model))
+
+
+__all__ = ["Loaded", "interpreter", "load", "run_nodes"]

@@ -1,0 +1,79 @@
+"""apply(): the only way anything happens, and the interpreter it asks.
+
+``Eager`` runs an operator now; ``Graph`` writes it down as a node. Which one is current is a property of the context,
+not of the data, so that constants, shapes and random draws inside a trace are traced too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from graphkit.core import Tensor
+
+Attributes = Mapping[str, Any]
+
+
+class Interpreter(Protocol):
+    """What gives an operator its meaning."""
+
+    def apply(
+        self, op: str, inputs: Sequence[Tensor | None], attributes: Attributes | None, outputs: int, domain: str
+    ) -> tuple[Tensor, ...]:
+        """Apply an operator."""
+        ...
+
+    def assign(self, target: Tensor, value: Any) -> None:
+        """Give a leaf tensor another value (Eager), or another next state (Graph)."""
+        ...
+
+    def stop_gradient(self, x: Tensor) -> Tensor:
+        """The same value, through which no gradient flows."""
+        ...
+
+
+_current: ContextVar[Interpreter | None] = ContextVar("graphkit_interpreter", default=None)
+_default: list[Interpreter] = []
+
+
+def set_default(interpreter: Interpreter) -> None:
+    """Name the interpreter that is current where no other was chosen (Eager does so when it is imported)."""
+    _default[:] = [interpreter]
+
+
+def current() -> Interpreter:
+    """The interpreter that apply() asks."""
+    return _current.get() or _default[0]
+
+
+@contextmanager
+def using(interpreter: Interpreter) -> Iterator[None]:
+    """Make ``interpreter`` the current one inside a ``with`` block."""
+    token = _current.set(interpreter)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def apply(
+    op: str,
+    inputs: Sequence[Tensor | None],
+    attributes: Attributes | None = None,
+    outputs: int = 1,
+    domain: str = "",
+) -> tuple[Tensor, ...]:
+    """Apply one ONNX operator under the current interpreter and return its outputs.
+
+    ``inputs`` are Tensors, with None for an optional input that is left out; ``outputs`` is how many leading outputs
+    are wanted. Most code calls ``gk.op.Add(a, b)`` instead, which checks its arguments first.
+    """
+    return (_current.get() or _default[0]).apply(op, inputs, attributes, outputs, domain)
+
+
+def apply1(op: str, *inputs: Tensor | None, **attributes: Any) -> Tensor:
+    """apply() for the common case of one output of the default domain."""
+    return (_current.get() or _default[0]).apply(op, inputs, attributes, 1, "")[0]

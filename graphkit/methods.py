@@ -1,0 +1,469 @@
+"""What can be written on a Tensor: arithmetic, comparisons, indexing, reductions, shapes.
+
+Everything here goes through ``apply``, so the same expression runs under Eager and is recorded under Graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphkit import dtypes
+from graphkit.errors import OperatorError, TraceError
+from graphkit.interpreter import apply1, current
+from graphkit.source import here
+
+if TYPE_CHECKING:
+    from graphkit.core import Array, Dim, Tensor
+
+Scalar = bool | int | float
+Axis = int | Sequence[int] | None
+
+# Filled by graphkit.autograd and graphkit.array, which stand above this module.
+BACKWARD: list[Callable[..., None]] = []
+NUMPY_FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+_scalars: dict[tuple[type, Scalar, int], Tensor] = {}
+
+_UFUNCS: dict[str, str] = {
+    "add": "__add__", "subtract": "__sub__", "multiply": "__mul__", "divide": "__truediv__",
+    "true_divide": "__truediv__", "floor_divide": "__floordiv__", "remainder": "__mod__", "power": "__pow__",
+    "float_power": "__pow__", "matmul": "__matmul__", "equal": "__eq__", "not_equal": "__ne__", "less": "__lt__",
+    "less_equal": "__le__", "greater": "__gt__", "greater_equal": "__ge__", "bitwise_and": "__and__",
+    "bitwise_or": "__or__", "bitwise_xor": "__xor__", "logical_and": "__and__", "logical_or": "__or__",
+}  # fmt: skip
+
+
+def scalar(value: Scalar, dtype: dtypes.DType) -> Tensor:
+    """A rank-0 Tensor of a Python scalar; equal ones are shared."""
+    from graphkit.core import Tensor
+
+    key = (type(value), value, dtype.num)
+    found = _scalars.get(key) if value else None  # -0.0 == 0.0, so zeros are not looked up
+    if found is None:
+        with np.errstate(over="ignore"):
+            array = np.asarray(value).astype(dtype)
+        array.flags.writeable = False
+        found = Tensor(array, literal=True)
+        if value and len(_scalars) < 4096:
+            _scalars[key] = found
+    return found
+
+
+def together(a: Any, b: Any) -> tuple[Tensor, Tensor]:
+    """Two operands, at least one a Tensor, as Tensors of one dtype."""
+    from graphkit.core import Tensor, as_tensor
+
+    if not isinstance(a, Tensor):
+        right, left = together(b, a)
+        return left, right
+    if isinstance(b, Tensor):
+        pass
+    elif isinstance(b, bool | int | float):
+        dtype = dtypes.weak(b, a.dtype)
+        return a.astype(dtype), scalar(b, dtype)
+    else:
+        b = as_tensor(b)
+    if a.dtype != b.dtype:
+        try:
+            dtype = dtypes.promote(a.dtype, b.dtype)
+        except TypeError as error:
+            raise OperatorError(f"{error} ({here()})") from None
+        return a.astype(dtype), b.astype(dtype)
+    return a, b
+
+
+def stack_scalars(items: Sequence[Any]) -> Tensor:
+    """A one-dimensional Tensor from numbers, Dims and scalar Tensors."""
+    from graphkit.core import Dim, as_tensor
+
+    tensors = [i.as_vector() if isinstance(i, Dim) else as_tensor(i) for i in items]
+    dtype = tensors[0].dtype
+    for t in tensors[1:]:
+        dtype = dtypes.promote(dtype, t.dtype)
+    pieces = []
+    for item, t in zip(items, tensors, strict=True):
+        cast = t.astype(dtype)
+        pieces.append(cast if isinstance(item, Dim) else cast.unsqueeze(0))
+    return apply1("Concat", *pieces, axis=0)
+
+
+def constant_ints(values: Sequence[int]) -> Tensor:
+    """int64 [n], as the axes, starts and shape inputs of operators want it."""
+    from graphkit.core import Tensor
+
+    array = np.array(values, dtype=np.int64)
+    array.flags.writeable = False
+    return Tensor(array, literal=True)
+
+
+def binary(op: str, a: Any, b: Any) -> Tensor:
+    """An elementwise operator on two operands after promotion."""
+    left, right = together(a, b)
+    return current().apply(op, (left, right), None, 1, "")[0]
+
+
+class TensorMethods:
+    """The methods of Tensor, kept apart from what a Tensor is."""
+
+    __slots__ = ()
+    __array_priority__ = 1000
+
+    if TYPE_CHECKING:
+        _array: Any
+        name: str | None
+        grad: Tensor | None
+
+        @property
+        def traced(self) -> bool: ...
+        @property
+        def dtype(self) -> dtypes.DType: ...
+        @property
+        def dims(self) -> tuple[int | str, ...] | None: ...
+        @property
+        def shape(self) -> tuple[Any, ...]: ...
+        @property
+        def ndim(self) -> int: ...
+
+    # Arithmetic
+
+    def __add__(self: Any, other: Any) -> Tensor:
+        return binary("Add", self, other)
+
+    def __radd__(self: Any, other: Any) -> Tensor:
+        return binary("Add", other, self)
+
+    def __sub__(self: Any, other: Any) -> Tensor:
+        return binary("Sub", self, other)
+
+    def __rsub__(self: Any, other: Any) -> Tensor:
+        return binary("Sub", other, self)
+
+    def __mul__(self: Any, other: Any) -> Tensor:
+        return binary("Mul", self, other)
+
+    def __rmul__(self: Any, other: Any) -> Tensor:
+        return binary("Mul", other, self)
+
+    def __truediv__(self: Any, other: Any) -> Tensor:
+        return _divide(self, other)
+
+    def __rtruediv__(self: Any, other: Any) -> Tensor:
+        return _divide(other, self)
+
+    def __floordiv__(self: Any, other: Any) -> Tensor:
+        return _floor_divide(self, other)
+
+    def __rfloordiv__(self: Any, other: Any) -> Tensor:
+        return _floor_divide(other, self)
+
+    def __mod__(self: Any, other: Any) -> Tensor:
+        return _modulo(self, other)
+
+    def __rmod__(self: Any, other: Any) -> Tensor:
+        return _modulo(other, self)
+
+    def __pow__(self: Any, other: Any) -> Tensor:
+        if dtypes.is_float(self.dtype) and isinstance(other, int | float) and not isinstance(other, bool):
+            if other == 2:
+                return apply1("Mul", self, self)
+            if other == 0.5:
+                return apply1("Sqrt", self)
+            if other == -1:
+                return apply1("Reciprocal", self)
+        return binary("Pow", self, other)
+
+    def __rpow__(self: Any, other: Any) -> Tensor:
+        return binary("Pow", other, self)
+
+    def __matmul__(self: Any, other: Any) -> Tensor:
+        return binary("MatMul", self, other)
+
+    def __rmatmul__(self: Any, other: Any) -> Tensor:
+        return binary("MatMul", other, self)
+
+    def __neg__(self: Any) -> Tensor:
+        return apply1("Neg", self)
+
+    def __pos__(self: Any) -> Tensor:
+        return self  # type: ignore[no-any-return]  # self is a Tensor
+
+    def __abs__(self: Any) -> Tensor:
+        return apply1("Abs", self)
+
+    # Comparisons and logic
+
+    def __eq__(self: Any, other: object) -> Tensor:  # type: ignore[override]  # elementwise, as numpy's
+        return binary("Equal", self, other)
+
+    def __ne__(self: Any, other: object) -> Tensor:  # type: ignore[override]  # elementwise, as numpy's
+        return apply1("Not", binary("Equal", self, other))
+
+    def __lt__(self: Any, other: Any) -> Tensor:
+        return binary("Less", self, other)
+
+    def __le__(self: Any, other: Any) -> Tensor:
+        return binary("LessOrEqual", self, other)
+
+    def __gt__(self: Any, other: Any) -> Tensor:
+        return binary("Greater", self, other)
+
+    def __ge__(self: Any, other: Any) -> Tensor:
+        return binary("GreaterOrEqual", self, other)
+
+    def __and__(self: Any, other: Any) -> Tensor:
+        return _logic("And", "BitwiseAnd", self, other)
+
+    def __or__(self: Any, other: Any) -> Tensor:
+        return _logic("Or", "BitwiseOr", self, other)
+
+    def __xor__(self: Any, other: Any) -> Tensor:
+        return _logic("Xor", "BitwiseXor", self, other)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __invert__(self: Any) -> Tensor:
+        return apply1("Not" if self.dtype == dtypes.BOOL else "BitwiseNot", self)
+
+    # Python values: known now for an array, refused for a traced value
+
+    def _concrete(self, what: str) -> Array:
+        if self.traced:
+            raise TraceError(
+                f"{what} at {here()} asks for the value of traced tensor {self.name or self!r}, which is only known "
+                "when the graph runs. For a branch write gk.cond(p, f, g, x) or gk.op.Where(p, a, b); for a number, "
+                "keep it a Tensor."
+            )
+        return self._array  # type: ignore[no-any-return]  # an ndarray when not traced
+
+    def numpy(self) -> Array:
+        """The values as a read-only numpy array; copy it to write on it."""
+        array = self._concrete("x.numpy()")
+        return array.view() if isinstance(array, np.ndarray) else array
+
+    def item(self) -> Any:
+        """The one value as a Python scalar."""
+        return self._concrete("x.item()").item()
+
+    def tolist(self) -> Any:
+        """The values as nested Python lists."""
+        return self._concrete("x.tolist()").tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self._concrete("numpy.asarray(x)")
+        return np.array(array, dtype=dtype) if copy or dtype is not None else array.view()
+
+    def __float__(self) -> float:
+        return float(self._concrete("float(x)").item())
+
+    def __int__(self) -> int:
+        return int(self._concrete("int(x)").item())
+
+    def __index__(self) -> int:
+        return self._concrete("an index").__index__()
+
+    def __bool__(self) -> bool:
+        return bool(self._concrete("a truth test (if, while, and, or)"))
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("len() of a rank-0 tensor")
+        return self.shape[0].__index__()  # type: ignore[no-any-return]  # int, or a Dim that refuses
+
+    def __iter__(self: Any) -> Iterator[Tensor]:
+        for i in range(len(self)):
+            yield self[i]
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        name = ufunc.__name__
+        if method == "__call__" and not kwargs:
+            if name in _UFUNCS:
+                from graphkit.core import Tensor, as_tensor
+
+                first = inputs[0] if isinstance(inputs[0], Tensor) else as_tensor(inputs[0])
+                return getattr(first, _UFUNCS[name])(inputs[1])
+            if name in NUMPY_FUNCTIONS:
+                return NUMPY_FUNCTIONS[name](*inputs)
+        return NotImplemented
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        found = NUMPY_FUNCTIONS.get(function.__name__)
+        return NotImplemented if found is None else found(*args, **kwargs)
+
+    def __getitem__(self: Any, index: Any) -> Tensor:
+        from graphkit.indexing import getitem
+
+        return getitem(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TypeError(
+            f"tensors are immutable ({here()}): x[i] = v would change values that a gradient needs. Make a new tensor, "
+            "with gk.op.Where, gk.op.ScatterElements or gk.op.ScatterND."
+        )
+
+    # Reductions
+
+    def sum(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Sum over ``axis`` (an integer, several, or all)."""
+        x = self.astype("int64") if self.dtype == dtypes.BOOL else self
+        return _reduce("ReduceSum", x, axis, keepdims)
+
+    def mean(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Arithmetic mean over ``axis``; an integer tensor is averaged in float32."""
+        x = self if dtypes.is_float(self.dtype) else self.astype("float32")
+        return _reduce("ReduceMean", x, axis, keepdims)
+
+    def max(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Largest value over ``axis``."""
+        return _reduce("ReduceMax", self, axis, keepdims)
+
+    def min(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Smallest value over ``axis``."""
+        return _reduce("ReduceMin", self, axis, keepdims)
+
+    def prod(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Product over ``axis``."""
+        return _reduce("ReduceProd", self, axis, keepdims)
+
+    def argmax(self: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """Index of the first largest value along ``axis`` (of the flattened tensor for None), int64."""
+        return _arg("ArgMax", self, axis, keepdims)
+
+    def argmin(self: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """Index of the first smallest value along ``axis`` (of the flattened tensor for None), int64."""
+        return _arg("ArgMin", self, axis, keepdims)
+
+    # Shapes and dtypes
+
+    @property
+    def size(self) -> int:
+        """The number of elements; refused for a dimension that is only known when the graph runs."""
+        total = 1
+        for extent in self.shape:
+            total *= extent.__index__()
+        return total
+
+    @property
+    def T(self: Any) -> Tensor:  # noqa: N802  # numpy's and PyTorch's name for it
+        """All dimensions reversed."""
+        return apply1("Transpose", self)
+
+    @property
+    def mT(self: Any) -> Tensor:  # noqa: N802  # the Array API's name for it
+        """The last two dimensions exchanged."""
+        n = self.ndim
+        if n < 2:
+            raise OperatorError(f"x.mT needs two dimensions or more, got {n} ({here()})")
+        return apply1("Transpose", self, perm=[*range(n - 2), n - 1, n - 2])
+
+    def transpose(self: Any, *perm: Any) -> Tensor:
+        """Dimensions in the order ``perm`` (reversed when none is given)."""
+        order = perm[0] if len(perm) == 1 and not isinstance(perm[0], int) else perm
+        n = self.ndim
+        return apply1("Transpose", self, perm=[int(p) % n for p in order]) if order else self.T
+
+    def reshape(self: Any, *shape: Any) -> Tensor:
+        """The same elements in another shape; one -1 is inferred, a ``Dim`` or scalar Tensor may stand anywhere."""
+        from graphkit.indexing import reshape
+
+        return reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], list | tuple) else shape)
+
+    def flatten(self: Any, start: int = 0) -> Tensor:
+        """All dimensions from ``start`` on as one."""
+        return self.reshape(*self.shape[:start], -1)  # type: ignore[no-any-return]  # self is a Tensor
+
+    def squeeze(self: Any, axis: Axis = None) -> Tensor:
+        """Without the dimensions of extent 1 at ``axis`` (all of them for None)."""
+        return apply1("Squeeze", self) if axis is None else apply1("Squeeze", self, constant_ints(axis_list(axis)))
+
+    def unsqueeze(self: Any, axis: int | Sequence[int]) -> Tensor:
+        """With a dimension of extent 1 put in at ``axis``."""
+        return apply1("Unsqueeze", self, constant_ints(axis_list(axis)))
+
+    def astype(self: Any, dtype: Any) -> Tensor:
+        """The values cast to another dtype; the tensor itself when it has that dtype already."""
+        wanted = dtypes.as_dtype(dtype)
+        if self.dtype == wanted:
+            return self  # type: ignore[no-any-return]  # self is a Tensor
+        return apply1("Cast", self, to=dtypes.to_onnx(wanted))
+
+    # Gradients and state
+
+    def backward(self: Any, gradient: Any = None, *, retain_graph: bool = False, create_graph: bool = False) -> None:
+        """Add the gradient of this scalar to ``.grad`` of every tensor it depends on that requires one.
+
+        Args:
+            gradient: the cotangent, needed unless the tensor is a scalar.
+            retain_graph: keep what was recorded, for another reverse pass over it.
+            create_graph: record the reverse pass too, so that the gradients can be differentiated.
+
+        >>> import graphkit as gk
+        >>> w = gk.tensor(3.0, requires_grad=True)
+        >>> for _ in range(2):
+        ...     (w * w).backward()
+        >>> w.grad.item()  # gradients accumulate: 6 + 6
+        12.0
+        """
+        BACKWARD[0](self, gradient, retain_graph, create_graph)
+
+    def zero_grad(self: Any) -> None:
+        """Forget the accumulated gradient."""
+        self.grad = None
+
+    def detach(self: Any) -> Tensor:
+        """The same values, through which no gradient flows."""
+        return current().stop_gradient(self)
+
+    def assign(self: Any, value: Any) -> None:
+        """Replace the values of a leaf tensor, such as a parameter, keeping dtype and shape.
+
+        Eager replaces them now. Inside a trace the new value becomes the tensor's next state, an output of the graph.
+        """
+        current().assign(self, value)
+
+
+def axis_list(axis: int | Sequence[int]) -> list[int]:
+    return [axis] if isinstance(axis, int) else [int(a) for a in axis]
+
+
+def _reduce(op: str, x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
+    if axis is None:
+        return apply1(op, x, keepdims=int(keepdims))
+    axes = axis_list(axis)
+    return apply1(op, x, constant_ints(axes), keepdims=int(keepdims)) if axes else x
+
+
+def _arg(op: str, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
+    if axis is None:
+        flat = apply1(op, x.reshape(-1), axis=0, keepdims=0)
+        return flat.reshape(*[1] * x.ndim) if keepdims else flat
+    return apply1(op, x, axis=axis, keepdims=int(keepdims))
+
+
+def _logic(op: str, bitwise: str, a: Any, b: Any) -> Tensor:
+    left, right = together(a, b)
+    return apply1(op if left.dtype == dtypes.BOOL else bitwise, left, right)
+
+
+def _divide(a: Any, b: Any) -> Tensor:
+    left, right = together(a, b)
+    if not dtypes.is_float(left.dtype) and left.dtype.kind != "c":
+        left, right = left.astype("float32"), right.astype("float32")
+    return apply1("Div", left, right)
+
+
+def _floor_divide(a: Any, b: Any) -> Tensor:
+    left, right = together(a, b)
+    if dtypes.is_float(left.dtype):
+        return apply1("Floor", apply1("Div", left, right))
+    # ONNX divides integers towards zero; taking the (floored) remainder off first makes the division exact.
+    return apply1("Div", apply1("Sub", left, apply1("Mod", left, right)), right)
+
+
+def _modulo(a: Any, b: Any) -> Tensor:
+    left, right = together(a, b)
+    if not dtypes.is_float(left.dtype):
+        return apply1("Mod", left, right)
+    return apply1("Sub", left, apply1("Mul", apply1("Floor", apply1("Div", left, right)), right))

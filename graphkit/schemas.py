@@ -1,0 +1,89 @@
+"""What onnx says of each operator: inputs, attributes, types, since when; read once and kept.
+
+graphkit writes opset 21 by default. An operator, or an attribute of one, that is newer takes the first opset that has
+it, up to 26, the newest that ONNX Runtime loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, Final
+
+import onnx.defs
+
+from graphkit.errors import OperatorError, did_you_mean
+from graphkit.source import here
+
+WORKING_OPSET: Final = 21
+NEWEST_OPSET: Final = 26
+
+Schema = onnx.defs.OpSchema
+
+
+@lru_cache(maxsize=None)
+def schema_at(op: str, domain: str, opset: int) -> Schema | None:
+    """The schema of an operator at an opset, None where it does not exist (yet, or any more)."""
+    if not onnx.defs.has(op, domain):
+        return None
+    try:
+        found = onnx.defs.get_schema(op, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+    return None if found.deprecated else found
+
+
+@lru_cache(maxsize=None)
+def opset_for(op: str, domain: str = "", attributes: frozenset[str] = frozenset()) -> int:
+    """The opset at which graphkit writes an operator used with these attributes."""
+    if domain:
+        return 1
+    for opset in range(WORKING_OPSET, NEWEST_OPSET + 1):
+        found = schema_at(op, domain, opset)
+        if found is not None and attributes <= found.attributes.keys():
+            return opset
+    for opset in range(WORKING_OPSET, NEWEST_OPSET + 1):
+        found = schema_at(op, domain, opset)
+        if found is not None:
+            return opset
+    known = names()
+    if op in known:
+        raise OperatorError(f"{op} first appears after opset {NEWEST_OPSET}, the newest that ONNX Runtime loads.")
+    raise OperatorError(f"ONNX has no operator {op} ({here()}).{did_you_mean(op, known)}")
+
+
+@lru_cache(maxsize=None)
+def schema(op: str, domain: str = "", attributes: frozenset[str] = frozenset()) -> Schema:
+    """The schema that graphkit uses for an operator; OperatorError for a name that ONNX does not have."""
+    found = schema_at(op, domain, opset_for(op, domain, attributes))
+    if found is None:
+        raise OperatorError(f"no operator {domain or 'ai.onnx'}.{op} is known ({here()})")
+    return found
+
+
+@lru_cache(maxsize=None)
+def names() -> tuple[str, ...]:
+    """Every operator of the default domain, sorted."""
+    return tuple(sorted({s.name for s in onnx.defs.get_all_schemas() if s.domain == "" and not s.deprecated}))
+
+
+@lru_cache(maxsize=None)
+def default_of(op: str, domain: str, name: str) -> Any:
+    """An attribute's default value in the newest schema that has it, None where there is none."""
+    if not onnx.defs.has(op, domain):
+        return None
+    for opset in (NEWEST_OPSET, WORKING_OPSET) if not domain else (1,):
+        found = schema_at(op, domain, opset)
+        if found is not None and name in found.attributes:
+            proto = found.attributes[name].default_value
+            return plain(onnx.helper.get_attribute_value(proto)) if proto.type else None
+    return None
+
+
+def plain(value: Any) -> Any:
+    """An attribute value as Python's own types: bytes become str, repeated fields lists."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, Iterable) and not isinstance(value, str | onnx.TensorProto | onnx.GraphProto):
+        return [plain(v) for v in value]
+    return value

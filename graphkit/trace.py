@@ -1,0 +1,198 @@
+"""trace(): a Python function on Tensors, as an ONNX model."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from graphkit import dims, dtypes, interpreter, tree
+from graphkit.core import Tensor
+from graphkit.errors import TraceError
+from graphkit.graph import Graph
+from graphkit.modelfile import lowest_ir_version
+from graphkit.schemas import WORKING_OPSET
+from graphkit.source import here
+
+PARAMETERS = "graphkit.parameters"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """An input that a trace is made for: dtype, dims, and a name (the argument's own by default)."""
+
+    dtype: dtypes.DType
+    shape: tuple[int | str | None, ...]
+    name: str | None = None
+
+
+def spec(dtype: Any, shape: Sequence[int | str | None], name: str | None = None) -> Spec:
+    """Describe a trace's input; a name among the dims is a dimension that may differ from run to run.
+
+    >>> spec("float32", ["batch", 784]).shape
+    ('batch', 784)
+    """
+    for extent in shape:
+        if isinstance(extent, bool) or not (extent is None or isinstance(extent, int | str)):
+            raise TypeError(f"a dimension is an integer or a name, got {extent!r} ({here()})")
+    return Spec(dtypes.as_dtype(dtype), tuple(shape), name)
+
+
+@dataclass
+class Trace:
+    """A finished trace: the graph, and where the function's results and state went."""
+
+    graph: Graph
+    outputs: list[str]
+    structure: tree.Structure
+    updates: dict[str, str]  # initializer name -> name of the output that holds its next value
+    model: ir.Model
+
+
+def trace(
+    f: Callable[..., Any],
+    *specs: Any,
+    opset: int | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> ir.Model:
+    """Record a function or module on described inputs as an ``onnx_ir.Model``.
+
+    Args:
+        f: takes Tensors (or trees of them) and returns them.
+        specs: ``gk.spec(...)``, an example array or a Tensor for each argument, or trees of those.
+        opset: the ai.onnx opset to write, 21 by default and raised if an operator needs a newer one; an opset that is
+            given is kept to, and an operator that it lacks is an OperatorError.
+        input_names, output_names: other names than the arguments' own and ``output``, ``output_1``...
+
+    Raises:
+        TraceError: where the function asks for a Python value that only the running graph knows.
+
+    >>> import graphkit as gk
+    >>> model = gk.trace(lambda x: gk.op.Relu(x), gk.spec("float32", ["batch", 3]))
+    >>> model.graph.inputs[0].name, str(model.graph.inputs[0].shape)
+    ('x', '[batch,3]')
+    """
+    return record(f, specs, opset=opset, input_names=input_names, output_names=output_names).model
+
+
+def record(
+    f: Callable[..., Any],
+    specs: Sequence[Any],
+    *,
+    opset: int | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    with_updates: bool = False,
+) -> Trace:
+    """What ``trace`` does, with more to say about the result; ``with_updates`` makes state updates outputs."""
+    graph = Graph(opset=opset or WORKING_OPSET, fixed_opset=opset is not None, names=parameter_names(f))
+    given = input_names or _argument_names(f, len(specs))
+    arguments = [
+        _arguments(graph, name, described) for name, described in zip(given, _padded(specs, given), strict=True)
+    ]
+    if input_names is not None and len(input_names) != len(specs):
+        raise TraceError(f"{len(specs)} inputs were described and {len(input_names)} named ({here()})")
+    with interpreter.using(graph):
+        result = f(*arguments)
+        leaves, structure = tree.flatten(result)
+        if not leaves:
+            raise TraceError(f"the traced function returned nothing ({here()}); return its results")
+        names = _output_names(result, leaves, output_names)
+        outputs = []
+        for leaf, name in zip(leaves, names, strict=True):
+            outputs.append(_output(graph, leaf, name))
+        updates = {}
+        if with_updates:
+            for target, value in graph.updates.values():
+                initializer = next(n for n, t in graph.parameters_and_buffers() if t is target)
+                updates[initializer] = _output(graph, value, f"{initializer}.next")
+    parameters = [n for n in graph.parameters if n in graph.graph.initializers]
+    model = ir.Model(graph.graph, ir_version=10, producer_name="graphkit")
+    if parameters:
+        model.metadata_props[PARAMETERS] = json.dumps(parameters)
+    model.ir_version = lowest_ir_version(model)
+    return Trace(graph, outputs, structure, updates, model)
+
+
+def _padded(specs: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:
+    return specs if len(specs) == len(names) else specs[: len(names)]
+
+
+def parameter_names(f: Any) -> dict[int, str]:
+    """Names for the tensors that a module holds, by their attribute paths."""
+    named = getattr(f, "named_tensors", None)
+    if named is None:
+        owner = getattr(f, "__self__", None)
+        named = getattr(owner, "named_tensors", None)
+    return {id(t): name for name, t in named()} if callable(named) else {}
+
+
+def _argument_names(f: Callable[..., Any], count: int) -> list[str]:
+    target = getattr(f, "forward", None) if hasattr(f, "named_tensors") else None
+    try:
+        parameters = list(inspect.signature(target or f).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = positional[:count]
+    rest = next((p.name for p in parameters if p.kind == p.VAR_POSITIONAL), "input")
+    first = len(names)
+    return names + [f"{rest}_{n}" for n in range(count - first)]
+
+
+def _arguments(graph: Graph, name: str, described: Any) -> Any:
+    leaves, structure = tree.flatten(described)
+    if len(leaves) == 1 and structure == ("leaf",):
+        return _input(graph, name, leaves[0])
+    return tree.unflatten(structure, [_input(graph, f"{name}_{n}", leaf) for n, leaf in enumerate(leaves)])
+
+
+def _input(graph: Graph, name: str, described: Any) -> Tensor:
+    if isinstance(described, Spec):
+        return graph.input(described.name or name, described.dtype, described.shape)
+    if isinstance(described, Tensor):
+        return graph.input(name, described.dtype, described.dims)
+    if isinstance(described, np.ndarray | np.generic):
+        dtype = dtypes.STRING if described.dtype.kind in "US" else described.dtype
+        return graph.input(name, dtype, described.shape)
+    raise TraceError(
+        f"argument '{name}' is described by a {type(described).__name__}; give gk.spec(dtype, shape), an example array "
+        f"or a Tensor ({here()})"
+    )
+
+
+def _output_names(result: Any, leaves: Sequence[Any], given: Sequence[str] | None) -> list[str]:
+    if given is not None:
+        if len(given) != len(leaves):
+            raise TraceError(f"the function returns {len(leaves)} tensors, {len(given)} output names were given ({here()})")
+        return list(given)
+    if isinstance(result, Mapping) and all(isinstance(k, str) for k in result) and len(result) == len(leaves):
+        return list(result)
+    return ["output" if n == 0 else f"output_{n}" for n in range(len(leaves))]
+
+
+def _output(graph: Graph, leaf: Any, name: str) -> str:
+    """Make a value an output under its own name; inputs, constants and repeated results get an Identity."""
+    from graphkit.core import as_tensor
+
+    t = graph.capture(as_tensor(leaf))
+    graph.refuse_leaks([t])
+    value = t.value
+    assert value is not None
+    if value.is_graph_input() or value.is_initializer() or value.is_graph_output() or value.producer() is None:
+        t = graph.apply("Identity", (t,), None, 1, "")[0]
+        value = t.value
+        assert value is not None
+    value.name = graph.unique(name)
+    t.name = value.name
+    graph.graph.outputs.append(value)
+    known = graph.dims_of(value)
+    if known is not None:
+        value.shape = ir.Shape([None if dims.is_anonymous(d) else d for d in known])
+    return value.name
