@@ -6,171 +6,45 @@ unique names, the uses of what is removed, the account of each pass, and the wor
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from graphkit.optimizers.facts import Fact, Facts, fact_of, subgraphs_of
+from graphkit.optimizers.facts import Fact, fact_of, subgraphs_of
+from graphkit.optimizers.known import Known, graphs_of
 from graphkit.optimizers.report import PassReport
-from graphkit.optimizers.symbolic import Dim
 
-__all__ = ["RANDOM", "Context", "graphs_of", "is_pure"]
-
-# What draws random numbers. Dropout does so only in training mode, see ``is_pure``.
-RANDOM: Final = (
-    *("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"),
-)
-_FLOATS: Final = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
-# Domains whose operators are known to compute the same outputs from the same inputs.
-_PURE_DOMAINS: Final = ("", "com.microsoft", "ai.onnx.ml")
+__all__ = ["Context", "graphs_of"]
 
 
-def is_pure(node: ir.Node) -> bool:
-    """Whether a node computes the same outputs from the same inputs at each run."""
-    if node.domain not in _PURE_DOMAINS or node.op_type in RANDOM:
-        return False
-    if node.op_type == "Dropout":
-        return len(node.inputs) < 3 or node.inputs[2] is None
-    if node.domain == "com.microsoft" and ("Dropout" in node.op_type or "Random" in node.op_type):
-        return False
-    return all(is_pure(inner) for body in subgraphs_of(node) for inner in body)
-
-
-def graphs_of(model: ir.Model) -> list[ir.Graph]:
-    """The outermost graphs: the model's own and each function's."""
-    return [model.graph, *(function.graph for function in model.functions.values())]
-
-
-class Context:
+class Context(Known):
     """One model under optimization."""
 
     def __init__(self, model: ir.Model, *, training: bool, slack: int) -> None:
-        self.model = model
-        self.training = training
+        super().__init__(model, training=training)
         # How many bytes the constants may grow by in all, beyond what they replace.
         self.slack = slack
         self.account = PassReport()
         self.pending: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
-        self._roots: dict[ir.Graph, ir.Graph] = {}
-        self._names: set[str] = set()
-        self._arrays: dict[ir.Value, np.ndarray[Any, Any]] = {}
-        self._made: set[ir.Value] = set()
-        self._opsets: dict[ir.Graph, int] = {}
-        self._pure: dict[ir.Node, bool] = {}
-        for function in model.functions.values():
-            self._opsets[function.graph] = function.opset_imports.get("", model.opset_imports.get("", 1))
-        self._opsets[model.graph] = model.opset_imports.get("", 1)
+        self._names: Counter[str] = Counter()
+        self._lent: set[ir.Node] = set()
         for root in graphs_of(model):
             self._enter(root, root)
-        self.facts = Facts(self.tensor)
-        self.facts.opset_of = self.opset
 
     def _enter(self, graph: ir.Graph, root: ir.Graph) -> None:
         self._roots[graph] = root
         self._names.update(value.name for value in graph.inputs if value.name)
-        self._names.update(graph.initializers)
+        self._names.update(list(graph.initializers))
         for node in graph:
             if node.name:
-                self._names.add(node.name)
+                self._names[node.name] += 1
             self._names.update(value.name for value in node.outputs if value.name)
             for body in subgraphs_of(node):
                 self._enter(body, root)
-
-    # Asking
-
-    def graphs(self) -> list[ir.Graph]:
-        """The model's graph and each function's."""
-        return graphs_of(self.model)
-
-    def root(self, node: ir.Node) -> ir.Graph:
-        """The outermost graph around a node."""
-        assert node.graph is not None
-        return self._roots[node.graph]
-
-    def opset(self, node: ir.Node) -> int:
-        """The version of ai.onnx that a node is written in."""
-        return self._opsets[self.root(node)]
-
-    def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
-        """The tensor a value is at every run: an initializer that no caller may override, or a Constant's."""
-        if value is None:
-            return None
-        if value.is_initializer():
-            return None if value.is_graph_input() else value.const_value
-        node = value.producer()
-        if node is None or node.op_type != "Constant" or node.domain != "":
-            return None
-        return _constant_attribute(node)
-
-    def was_made(self, value: ir.Value) -> bool:
-        """Whether the pipeline made this initializer, so that it cannot be one of the model's own weights."""
-        return value in self._made
-
-    def is_parameter(self, value: ir.Value) -> bool:
-        """Whether a constant may be a weight that training changes: in that case its value is not to be used."""
-        if not self.training or not value.is_initializer() or value in self._made:
-            return False
-        tensor = value.const_value
-        return tensor is None or (tensor.dtype in _FLOATS and tensor.size > 0 and len(tensor.shape) > 0)
-
-    def is_constant(self, value: ir.Value | None) -> bool:
-        """Whether passes may use the value's number: it is constant, and no parameter that is being trained."""
-        return value is not None and self.tensor(value) is not None and not self.is_parameter(value)
-
-    def array(self, value: ir.Value | None) -> np.ndarray[Any, Any] | None:
-        """The numbers of a constant that passes may use, or None."""
-        if value is None or not self.is_constant(value):
-            return None
-        known = self._arrays.get(value)
-        if known is None:
-            tensor = self.tensor(value)
-            assert tensor is not None
-            if tensor.dtype == ir.DataType.STRING:
-                return None
-            known = np.asarray(tensor.numpy())
-            if known.nbytes <= 4096:
-                self._arrays[value] = known
-        return known
-
-    def scalar(self, value: ir.Value | None) -> float | int | bool | None:
-        """The number that a constant of one element holds, or None."""
-        if value is None or (tensor := self.tensor(value)) is None or tensor.size != 1:
-            return None
-        array = self.array(value)
-        return None if array is None else array.reshape(-1)[0].item()
-
-    def shape(self, value: ir.Value | None) -> tuple[Dim, ...] | None:
-        """The shape of a value, symbolic where it must be."""
-        return self.facts(value).shape
-
-    def rank(self, value: ir.Value | None) -> int | None:
-        """The rank of a value."""
-        shape = self.facts(value).shape
-        return None if shape is None else len(shape)
-
-    def dtype(self, value: ir.Value | None) -> ir.DataType | None:
-        """The dtype of a value."""
-        return self.facts(value).dtype
-
-    def ints(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        """The integers a value is known to hold."""
-        return self.facts.ints(value)
-
-    def pure(self, node: ir.Node) -> bool:
-        """``is_pure``, remembered."""
-        known = self._pure.get(node)
-        if known is None:
-            known = self._pure[node] = is_pure(node)
-        return known
-
-    @staticmethod
-    def only_use(value: ir.Value) -> bool:
-        """Whether one node input reads the value, and no graph gives it out."""
-        return len(value.uses()) == 1 and not value.is_graph_output()
 
     # Changing
 
@@ -234,13 +108,39 @@ class Context:
     def name(self, hint: str) -> str:
         """A name that nothing in the model has, made from ``hint``."""
         if hint and hint not in self._names:
-            self._names.add(hint)
+            self._names[hint] += 1
             return hint
         number = 1
         while f"{hint}_{number}" in self._names:
             number += 1
-        self._names.add(f"{hint}_{number}")
+        self._names[f"{hint}_{number}"] += 1
         return f"{hint}_{number}"
+
+    def rename_moved(self, value: ir.Value) -> None:
+        """Give a value that leaves its body another name, if anything else in the model is called so."""
+        if value.name and self._names[value.name] > 1:
+            self._names[value.name] -= 1
+            value.name = self.name(value.name)
+
+    def move_out(self, body: ir.Graph, before: ir.Node) -> None:
+        """Move a body's initializers and nodes into the graph around it, just before a node."""
+        graph, root = before.graph, self.root(before)
+        assert graph is not None
+        for name, value in list(body.initializers.items()):
+            del body.initializers[name]
+            if value.name and self._names[value.name] > 1 and value.const_value is not None:
+                self._names[value.name] -= 1
+                value.name = None
+                fresh_name = self.name(name)
+                value.const_value = _renamed(value.const_value, fresh_name)
+                value.name = fresh_name
+            root.register_initializer(value)
+        for node in list(body):
+            body.remove(node)
+            for value in node.outputs:
+                self.rename_moved(value)
+            graph.insert_before(before, node)
+            self.touch((node,))
 
     def constant(
         self, array: np.ndarray[Any, Any], hint: str, *, near: ir.Node, origin: Sequence[str] = ()
@@ -294,7 +194,9 @@ class Context:
         positions = [index for index, value in enumerate(graph.outputs) if value is old]
         assert name is not None
         old.name = self.name(f"{name}_before")
-        self._names.discard(name)
+        self._names[name] -= 1
+        if not self._names[name]:
+            del self._names[name]
         new = self.constant(array, name, near=node, origin=origin)
         new.type, new.shape, new.doc_string = old.type, old.shape, old.doc_string
         for use, index in old.uses():
@@ -318,14 +220,17 @@ class Context:
         """Add a node just before another, which lends it its name, documentation and metadata."""
         graph = before.graph
         assert graph is not None
-        made = [ir.convenience.convert_attribute(key, item) for key, item in (attributes or {}).items()]
+        # The first node made in another's place takes over its name; that one is about to go.
+        name = before.name if before not in self._lent or not before.name else self.name(before.name)
+        self._lent.add(before)
+        made = [_attribute(key, item) for key, item in (attributes or {}).items()]
         node = ir.Node(
             domain,
             operator,
             inputs,
             made,
             num_outputs=outputs,
-            name=self.name(before.name or f"{operator}_node"),
+            name=name or "",
             doc_string=before.doc_string,
             metadata_props=dict(before.metadata_props),
         )
@@ -384,26 +289,13 @@ class Context:
         self.facts.learn(value, fact)
 
 
+def _attribute(name: str, item: Any) -> ir.Attr:
+    return item if isinstance(item, ir.Attr) else ir.convenience.convert_attribute(name, item)
+
+
 def _renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     # The serializer writes a tensor's own name, and the tensor may be shared with the model that was given.
     if tensor.name == name:
         return tensor
     shape = ir.Shape([int(dim) for dim in tensor.shape if isinstance(dim, int)])
     return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=shape, name=name, doc_string=tensor.doc_string)
-
-
-def _constant_attribute(node: ir.Node) -> ir.TensorProtocol | None:
-    for name, attribute in node.attributes.items():
-        if attribute.is_ref():
-            return None
-        if name == "value":
-            return attribute.as_tensor()
-        if name == "value_float":
-            return ir.tensor(np.array(attribute.as_float(), np.float32))
-        if name == "value_floats":
-            return ir.tensor(np.array(attribute.as_floats(), np.float32))
-        if name == "value_int":
-            return ir.tensor(np.array(attribute.as_int(), np.int64))
-        if name == "value_ints":
-            return ir.tensor(np.array(attribute.as_ints(), np.int64))
-    return None

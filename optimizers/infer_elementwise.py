@@ -1,4 +1,4 @@
-"""How dtypes, shapes and integer contents pass through elementwise operators and reductions."""
+"""How dtypes, shapes and integer contents pass through operators that compute: elementwise, reductions, products."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from graphkit.optimizers.facts import Fact, Facts, broadcast, infers
 from graphkit.optimizers.symbolic import (
     Dim,
     add,
+    fresh,
     multiply,
     negate,
     never_negative,
@@ -229,3 +230,28 @@ def argument(facts: Facts, node: ir.Node) -> list[Fact]:
     keep = node.attributes.get_int("keepdims", 1)
     shape = tuple(1 if i == axis else dim for i, dim in enumerate(first.shape) if keep or i != axis)
     return [Fact(_INT64, shape)]
+
+
+@infers("MatMul")
+def matmul(facts: Facts, node: ir.Node) -> list[Fact]:
+    left, right = facts(node.inputs[0]), facts(node.inputs[1])
+    if not left.shape or not right.shape:
+        return [Fact(left.dtype)]
+    a = left.shape if len(left.shape) > 1 else (1, *left.shape)
+    b = right.shape if len(right.shape) > 1 else (*right.shape, 1)
+    batch = broadcast(a[:-2], b[:-2])
+    if batch is None:
+        return [Fact(left.dtype)]
+    rows = (a[-2],) if len(left.shape) > 1 else ()
+    columns = (b[-1],) if len(right.shape) > 1 else ()
+    return [Fact(left.dtype, (*batch, *rows, *columns))]
+
+
+@infers("Gemm")
+def gemm(facts: Facts, node: ir.Node) -> list[Fact]:
+    a, b = facts(node.inputs[0]), facts(node.inputs[1])
+    if a.shape is None or b.shape is None or len(a.shape) != 2 or len(b.shape) != 2:
+        return [Fact(a.dtype, (fresh(), fresh()))]
+    rows = a.shape[1 if node.attributes.get_int("transA", 0) else 0]
+    columns = b.shape[0 if node.attributes.get_int("transB", 0) else 1]
+    return [Fact(a.dtype, (rows, columns))]

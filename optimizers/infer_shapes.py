@@ -289,31 +289,6 @@ def range_(facts: Facts, node: ir.Node) -> list[Fact]:
     return [Fact(dtype, (fresh(),))]
 
 
-@infers("MatMul")
-def matmul(facts: Facts, node: ir.Node) -> list[Fact]:
-    left, right = facts(node.inputs[0]), facts(node.inputs[1])
-    if not left.shape or not right.shape:
-        return [Fact(left.dtype)]
-    a = left.shape if len(left.shape) > 1 else (1, *left.shape)
-    b = right.shape if len(right.shape) > 1 else (*right.shape, 1)
-    batch = broadcast(a[:-2], b[:-2])
-    if batch is None:
-        return [Fact(left.dtype)]
-    rows = (a[-2],) if len(left.shape) > 1 else ()
-    columns = (b[-1],) if len(right.shape) > 1 else ()
-    return [Fact(left.dtype, (*batch, *rows, *columns))]
-
-
-@infers("Gemm")
-def gemm(facts: Facts, node: ir.Node) -> list[Fact]:
-    a, b = facts(node.inputs[0]), facts(node.inputs[1])
-    if a.shape is None or b.shape is None or len(a.shape) != 2 or len(b.shape) != 2:
-        return [Fact(a.dtype, (fresh(), fresh()))]
-    rows = a.shape[1 if node.attributes.get_int("transA", 0) else 0]
-    columns = b.shape[0 if node.attributes.get_int("transB", 0) else 1]
-    return [Fact(a.dtype, (rows, columns))]
-
-
 @infers("Pad")
 def pad(facts: Facts, node: ir.Node) -> list[Fact]:
     first = facts(node.inputs[0])

@@ -112,8 +112,8 @@ def remove_transpose(ctx: Context, node: ir.Node) -> Outcome:
 
     The default order reverses, so without ``perm`` the rank must be known to be 1 or 0.
     """
-    order = node.attributes.get_ints("perm", None)
-    if order is None:
+    order = node.attributes.get_ints("perm", ())
+    if "perm" not in node.attributes:
         rank = ctx.rank(node.inputs[0])
         if rank is None or rank > 1:
             return "it reverses the axes"
