@@ -24,8 +24,8 @@ _WHERE: Final[dict[str, str]] = {
     "stop_gradient": "autograd",
     "value_and_grad": "autograd",
     "vjp": "autograd",
-    "spec": "trace",
-    "trace": "trace",
+    "spec": "tracing",
+    "trace": "tracing",
     "export": "exporters",
     "load": "importer",
     "run": "runtime",
@@ -34,7 +34,7 @@ _WHERE: Final[dict[str, str]] = {
 }
 _MODULES: Final = frozenset(
     {"array", "autograd", "control", "dims", "dtypes", "eager", "errors", "exporters", "gradients", "nn", "op", "optim",
-     "optimizers", "random", "runtime", "testing", "trace", "training", "tree"}
+     "optimizers", "random", "runtime", "testing", "tracing", "training", "tree"}
 )  # fmt: skip
 
 

@@ -144,7 +144,10 @@ def _fit(cotangent: Tensor, t: Tensor) -> Tensor:
     """A cotangent in its value's own dtype and shape."""
     if cotangent.dtype != t.dtype:
         cotangent = cotangent.astype(t.dtype)
-    return sum_to(cotangent, t)
+    fitted = sum_to(cotangent, t)
+    if fitted.graph is not None and fitted is not t:
+        fitted.graph.declare(fitted, t.dims)
+    return fitted
 
 
 def check_rules(records: Sequence[Record]) -> None:

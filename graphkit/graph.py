@@ -135,6 +135,16 @@ class Graph:
     def dims_of(self, value: ir.Value) -> Dims | None:
         return self.type_of(value).dims
 
+    def declare(self, t: Tensor, known: Dims | None) -> None:
+        """State the dims of a traced value that its node's inference cannot see, but that hold by construction."""
+        value = t.value
+        if value is None or known is None or t.graph is not self:
+            return
+        type_ = self.type_of(value)
+        if type_.dims is None or any(dims.is_anonymous(d) for d in type_.dims):
+            type_.dims = known
+            value.shape = _ir_shape(known)
+
     def array_of(self, t: Tensor) -> Any:
         """The values of a tensor that every run gives the same, else None."""
         if t.value is None:

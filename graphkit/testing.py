@@ -9,7 +9,7 @@ import numpy as np
 
 from graphkit import autograd, dtypes, tree
 from graphkit.core import Array, Tensor, as_tensor
-from graphkit.trace import Spec, trace
+from graphkit.tracing import Spec, trace
 
 Function = Callable[..., Any]
 
@@ -56,7 +56,7 @@ def check_gradients(
     chosen = list(wrt) if wrt is not None else [n for n, a in enumerate(arrays) if a.dtype.kind == "f"]
     loss = _weighted(f, seed)
     for _ in range(order - 1):
-        loss = _weighted(autograd.grad(loss, chosen), seed + 1)
+        loss = _with_squares(_weighted(autograd.grad(loss, chosen), seed + 1))
     wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
     exact = _eager(loss, wide, chosen)
     if numeric:
@@ -94,6 +94,19 @@ def _weighted(f: Function, seed: int) -> Function:
     return loss
 
 
+def _with_squares(loss: Function) -> Function:
+    """The loss plus half the sum of squares: the gradient of a piecewise linear function depends on nothing else."""
+
+    def total(*args: Tensor) -> Tensor:
+        result = loss(*args)
+        for t in args:
+            if dtypes.is_float(t.dtype):
+                result = result + (t * t).sum() * 0.5
+        return result
+
+    return total
+
+
 def _wave(y: Tensor, seed: int) -> Tensor:
     """y times weights that differ from element to element, whatever its shape: 1 + cos(position + seed) / 2."""
     from graphkit.interpreter import apply1
@@ -103,10 +116,8 @@ def _wave(y: Tensor, seed: int) -> Tensor:
     zero, one = as_tensor(np.int64(0)), as_tensor(np.int64(1))
     positions = apply1("Range", zero, size, one).astype("float64" if y.dtype == dtypes.FLOAT64 else "float32")
     weights = apply1("Cos", positions + float(seed)) * 0.5 + 1.0
-    if y.rank is None:
-        return y
-    shape = apply1("Shape", y)
-    return y * apply1("Reshape", weights, shape if y.rank else constant_ints([]), allowzero=1).astype(y.dtype)
+    shape = constant_ints([]) if y.rank == 0 else apply1("Shape", y)
+    return y * apply1("Reshape", weights, shape, allowzero=1).astype(y.dtype)
 
 
 def _eager(loss: Function, arrays: Sequence[Array], wrt: Sequence[int]) -> list[Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -65,8 +65,9 @@ def _names(graph: ir.Graph | ir.Function) -> Iterable[str]:
 class Rewriter:
     """Adds nodes around the nodes of one graph while it is walked from first to last."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, shapes: Mapping[ir.Value, ir.Shape] | None = None) -> None:
         self.names = names
+        self._shapes = shapes or {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
         self._node: ir.Node | None = None
 
@@ -138,6 +139,11 @@ class Rewriter:
             return self.constant(value, like.dtype.numpy())
         return self.apply1("CastLike", [self.constant(value, np.float32), like])
 
+    def known_dims(self, value: ir.Value) -> list[int | None] | None:
+        """The dims of a value, None for each that is symbolic; None where not even the rank is known."""
+        shape = self._shapes.get(value) if value.shape is None else value.shape
+        return None if shape is None else [dim if isinstance(dim, int) else None for dim in shape]
+
     def replace(self, values: Sequence[ir.Value | None]) -> None:
         """Put ``values`` in the place of the node's outputs (None: nobody uses that one) and take the node out."""
         node = self.node
@@ -194,10 +200,3 @@ def take_ints(node: ir.Node, name: str) -> list[int] | None:
     """Remove an attribute of integers and return it; None where the node has none."""
     attribute = node.attributes.pop(name, None)
     return None if attribute is None else list(attribute.as_ints())
-
-
-def known_dims(value: ir.Value) -> list[int | None] | None:
-    """The dims of a value, None for each that is symbolic; None where not even the rank is known."""
-    if value.shape is None:
-        return None
-    return [dim if isinstance(dim, int) else None for dim in value.shape]

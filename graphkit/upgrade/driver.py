@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 from onnx import helper
@@ -13,6 +13,7 @@ from graphkit.errors import ModelFileError
 from graphkit.modelfile.versions import MAX_OPSETS
 from graphkit.upgrade import control, elementwise, normalization, resize, shape, signal  # noqa: F401 (fill the table)
 from graphkit.upgrade.adapters import ADAPTERS, Adapter, Names, Rewriter
+from graphkit.upgrade.undeclared import undeclared_shapes
 
 OLDEST = 7  # before it, broadcasting, batch normalization and the recurrent operators meant something else
 WORKING = 21  # the opset that the rules, passes and rewrites of graphkit are written for
@@ -46,10 +47,11 @@ def upgrade_model(model: ir.Model, opset: int = WORKING) -> None:
         return
     _inline_parametrized(model, opset)
     names = Names([scope for scope, _ in _scopes(model)])
+    shapes = undeclared_shapes(model)
     for scope, _ in _scopes(model):
         version = scope.opset_imports.get("")
         if version is not None and version < opset:
-            _upgrade(scope, _steps(version, opset), names)
+            _upgrade(scope, _steps(version, opset), names, shapes)
             scope.opset_imports[""] = opset
     needed = helper.OP_SET_ID_VERSION_MAP["ai.onnx", opset]
     model.ir_version = max(model.ir_version, needed)
@@ -83,17 +85,17 @@ def _steps(version: int, opset: int) -> Steps:
     return steps
 
 
-def _upgrade(graph: ir.Graph | ir.Function, steps: Steps, names: Names) -> None:
-    rewriter = Rewriter(names)
+def _upgrade(graph: ir.Graph | ir.Function, steps: Steps, names: Names, shapes: Mapping[ir.Value, ir.Shape]) -> None:
+    rewriter = Rewriter(names, shapes)
     for node in list(graph):
         for attribute in node.attributes.values():
             if attribute.is_ref():
                 continue
             if attribute.type == ir.AttributeType.GRAPH:
-                _upgrade(attribute.as_graph(), steps, names)
+                _upgrade(attribute.as_graph(), steps, names, shapes)
             elif attribute.type == ir.AttributeType.GRAPHS:
                 for nested in attribute.as_graphs():
-                    _upgrade(nested, steps, names)
+                    _upgrade(nested, steps, names, shapes)
         if node.domain == "":
             node.version = None
             rewriter.visit(node)

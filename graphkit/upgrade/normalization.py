@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from graphkit.errors import ModelFileError
-from graphkit.upgrade.adapters import Rewriter, adapter, is_used, known_dims, only_input, set_attributes, set_input
+from graphkit.upgrade.adapters import Rewriter, adapter, is_used, only_input, set_attributes, set_input
 
 
 @adapter(13, "Softmax", "LogSoftmax", "Hardmax")
@@ -16,7 +16,7 @@ def flattening_softmax(node: ir.Node, rewriter: Rewriter) -> ir.Node | None:
     """
     x = only_input(node)
     axis = node.attributes.get_int("axis", 1)
-    dims = known_dims(x)
+    dims = rewriter.known_dims(x)
     if axis == -1:
         set_attributes(node, axis=-1)
         return node
@@ -75,7 +75,7 @@ def group_normalization_per_channel(node: ir.Node, rewriter: Rewriter) -> ir.Nod
     """Scale and bias had a value for each group and now have one for each channel; the inner type is an attribute."""
     x = only_input(node)
     groups = node.attributes["num_groups"].as_int()
-    dims = known_dims(x)
+    dims = rewriter.known_dims(x)
     channels = None if dims is None else dims[1]
     if channels is not None:
         expanded = rewriter.constant([groups, channels // groups])
