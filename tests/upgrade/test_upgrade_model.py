@@ -161,6 +161,24 @@ def test_names_metadata_and_outputs_stay():
     assert [dim.dim_param for dim in new.graph.output[1].type.tensor_type.shape.dim] == ["N", "C", "D"]
 
 
+def test_undeclared_shapes_are_inferred_and_not_declared():
+    proto = parsed("""<ir_version: 6, opset_import: ["": 11]> g (float[N, 3, 4] x, bool c) => (float[A, B, C] y) {
+        a = Relu (x)
+        y = If (c) <
+            then_branch = t () => (float[A, B, C] u) { s = Softmax <axis = 2> (a) u = Neg (s) },
+            else_branch = e () => (float[A, B, C] v) { s = Abs (x) v = Softmax <axis = 1> (s) }
+        >
+    }""")
+    model = ir.from_proto(proto)
+    upgrade_model(model)
+    assert [node.op_type for node in model.graph.all_nodes()] == [
+        "Relu", "If", "Softmax", "Neg", "Abs", "Flatten", "Softmax", "Shape", "Reshape",
+    ]  # fmt: skip
+    assert model.graph[0].outputs[0].shape is None
+    same(proto, x=X, c=np.array(True))
+    same(proto, x=X, c=np.array(False))
+
+
 def test_one_constant_serves_many_nodes():
     body = "".join(f"y{i + 1} = Unsqueeze <axes = [0]> (y{i}) " for i in range(20))
     text = f'<ir_version: 6, opset_import: ["": 9]> g (float[N] y0) => (float y20) {{ {body} }}'
