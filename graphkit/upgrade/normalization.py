@@ -56,7 +56,6 @@ def batch_normalization_per_element(node: ir.Node, rewriter: Rewriter) -> ir.Nod
 @adapter(14, "BatchNormalization")
 def batch_normalization_mode(node: ir.Node, rewriter: Rewriter) -> ir.Node:
     """Training was asked for by the number of outputs, and is now by ``training_mode``; two of the five are gone."""
-    del rewriter
     if any(is_used(node, index) for index in range(3, len(node.outputs))):
         raise ModelFileError(
             f"something reads the saved mean or variance of the BatchNormalization node {node.name!r}; from opset 14 "

@@ -19,7 +19,6 @@ def upsample_scales(node: ir.Node, rewriter: Rewriter) -> ir.Node:
 @adapter(10, "Upsample")
 def upsample_name(node: ir.Node, rewriter: Rewriter) -> ir.Node:
     """The operator became Resize."""
-    del rewriter
     node.op_type = "Resize"
     # Upsample only enlarges, and then the sample to the left is taken: no need to look at the scales later.
     _spell_out(node, only_input(node, 1), "floor")
@@ -65,7 +64,6 @@ def _spell_out(node: ir.Node, scales: ir.Value, nearest: str) -> None:
 @adapter(13, "Resize")
 def resize_inputs(node: ir.Node, rewriter: Rewriter) -> ir.Node:
     """Opset 11 wants ``roi`` and ``scales`` present, empty where unused; now they are left out, and must be."""
-    del rewriter
     mode = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
     if mode != "tf_crop_and_resize":
         set_input(node, 1, None)
@@ -83,7 +81,6 @@ def resize_inputs(node: ir.Node, rewriter: Rewriter) -> ir.Node:
 @adapter(16, "RoiAlign")
 def roi_align_pixels(node: ir.Node, rewriter: Rewriter) -> ir.Node:
     """The default moved by half a pixel."""
-    del rewriter
     set_attributes(node, coordinate_transformation_mode="output_half_pixel")
     return node
 
@@ -91,7 +88,6 @@ def roi_align_pixels(node: ir.Node, rewriter: Rewriter) -> ir.Node:
 @adapter(20, "GridSample")
 def grid_sample_modes(node: ir.Node, rewriter: Rewriter) -> ir.Node:
     """The modes lost the names that fit two dimensions only."""
-    del rewriter
     mode = node.attributes.get_string("mode", "bilinear")
     set_attributes(node, mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))
     return node

@@ -50,7 +50,6 @@ def split_lengths(node: ir.Node, rewriter: Rewriter) -> ir.Node:
 @adapter(18, "Split")
 def split_count(node: ir.Node, rewriter: Rewriter) -> ir.Node:
     """Without lengths, the number of equal parts was the number of outputs and must now be written out."""
-    del rewriter
     if len(node.inputs) < 2 or node.inputs[1] is None:
         set_attributes(node, num_outputs=len(node.outputs))
     return node
@@ -87,6 +86,5 @@ def top_k_count(node: ir.Node, rewriter: Rewriter) -> ir.Node:
 @adapter(11, "Scatter")
 def scatter_name(node: ir.Node, rewriter: Rewriter) -> ir.Node:
     """The operator got a new name."""
-    del rewriter
     node.op_type = "ScatterElements"
     return node
