@@ -152,6 +152,7 @@ class Context(Known):
         tensor = ir.Tensor(np.asarray(array, order="C"), name=name, doc_string=note)
         self.account.bytes += tensor.nbytes
         if root is self.model.graph:
+            self.model.ir_version = max(self.model.ir_version, 4)  # before that, every initializer is an input too
             value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
             root.register_initializer(value)
             self._made.add(value)
@@ -176,6 +177,7 @@ class Context(Known):
             const_value=_renamed(tensor, name),
             doc_string=like.doc_string,
         )
+        self.model.ir_version = max(self.model.ir_version, 4)  # before that, every initializer is an input too
         self.model.graph.register_initializer(value)
         self._made.add(value)
         self.facts.learn(value, self.facts(like))

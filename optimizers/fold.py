@@ -16,7 +16,9 @@ from graphkit.optimizers.symbolic import size_of
 __all__: list[str] = []
 
 # Folding these would undo what someone did on purpose: quantized weights would become four times as large.
-_NEVER: Final = frozenset({"Constant", "DequantizeLinear", "Optional", "OptionalGetElement", "OptionalHasElement"})
+_NEVER: Final = frozenset(
+    {"Constant", "Identity", "DequantizeLinear", "Optional", "OptionalGetElement", "OptionalHasElement"}
+)
 # Nothing larger is computed, even where a later node would cut it down again.
 _LARGEST: Final = 64 * 2**20
 _SHAPE_ARITHMETIC: Final = """
@@ -239,8 +241,12 @@ def fold_shapes(ctx: Context, node: ir.Node) -> Outcome:
         numbers = ctx.ints(value)
         if numbers is None or fact.dtype is None or fact.shape is None or not (value.uses() or value.is_graph_output()):
             continue
-        if fact.shape not in ((), (len(numbers),)) or len(numbers) * fact.dtype.itemsize > 512:
+        if fact.shape not in ((), (len(numbers),)):
             continue
+        weight = int(len(numbers) * fact.dtype.itemsize) + 12
+        freed = 10 + len(node.op_type) + sum(len(item.name or "") for item in node.inputs if item is not None)
+        if weight > freed + ctx.slack // 8:
+            continue  # what reads it is looked at next, and is often smaller
         if all(item is None or ctx.is_constant(item) for item in node.inputs) and node.inputs:
             continue  # left to fold_constants, which keeps count of bytes
         array = np.array(numbers, fact.dtype.numpy()).reshape(fact.shape or ())
