@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from graphkit.exporters.curve import draw_curve
 from graphkit.exporters.inputs import random_inputs
+from graphkit.exporters.onnx_file import export
 from graphkit.exporters.picture import draw, listing
 from graphkit.exporters.summary import Summary, summarize
 from graphkit.exporters.test_vectors import TestVectors, check_test_vectors, read_test_vectors, write_test_vectors
@@ -17,6 +18,7 @@ __all__ = [
     "compare_outputs",
     "draw",
     "draw_curve",
+    "export",
     "listing",
     "random_inputs",
     "read_test_vectors",

@@ -92,12 +92,10 @@ def record(
 ) -> Trace:
     """What ``trace`` does, with more to say about the result; ``with_updates`` makes state updates outputs."""
     graph = Graph(opset=opset or WORKING_OPSET, fixed_opset=opset is not None, names=parameter_names(f))
-    given = input_names or _argument_names(f, len(specs))
-    arguments = [
-        _arguments(graph, name, described) for name, described in zip(given, _padded(specs, given), strict=True)
-    ]
     if input_names is not None and len(input_names) != len(specs):
         raise TraceError(f"{len(specs)} inputs were described and {len(input_names)} named ({here()})")
+    given = input_names or argument_names(f, len(specs))
+    arguments = [_arguments(graph, name, described) for name, described in zip(given, specs, strict=True)]
     with interpreter.using(graph):
         result = f(*arguments)
         leaves, structure = tree.flatten(result)
@@ -120,10 +118,6 @@ def record(
     return Trace(graph, outputs, structure, updates, model)
 
 
-def _padded(specs: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:
-    return specs if len(specs) == len(names) else specs[: len(names)]
-
-
 def parameter_names(f: Any) -> dict[int, str]:
     """Names for the tensors that a module holds, by their attribute paths."""
     named = getattr(f, "named_tensors", None)
@@ -133,7 +127,8 @@ def parameter_names(f: Any) -> dict[int, str]:
     return {id(t): name for name, t in named()} if callable(named) else {}
 
 
-def _argument_names(f: Callable[..., Any], count: int) -> list[str]:
+def argument_names(f: Callable[..., Any], count: int) -> list[str]:
+    """What a function calls its first ``count`` arguments."""
     target = getattr(f, "forward", None) if hasattr(f, "named_tensors") else None
     try:
         parameters = list(inspect.signature(target or f).parameters.values())
