@@ -23,7 +23,8 @@ OTHER = "import pytest\ndef test_it():\n    pytest.skip('not today')\n"
 )
 def test_skipped_comparisons_fail_the_run_where_they_are_required(tmp_path: Path, test: str, required: str, code: int):
     shutil.copy(Path(__file__).parent / "conftest.py", tmp_path / "conftest.py")
-    (tmp_path / "test_one.py").write_text(test + "\n\ndef test_another(): pass\n")
+    (tmp_path / "test_one.py").write_text(test)
+    (tmp_path / "test_two.py").write_text("def test_another(): pass\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    torch\n    cuda\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path],
