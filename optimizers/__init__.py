@@ -12,7 +12,7 @@ from graphkit.optimizers.pipeline import optimize
 from graphkit.optimizers.report import Report
 
 # Each registers its passes; this is the order in which the pipeline tries them.
-for _module in ("control", "no_operation", "chains", "fold", "linear", "merge", "prune"):
+for _module in ("control", "no_operation", "chains", "broadcasts", "fold", "linear", "merge", "prune"):
     import_module(f"graphkit.optimizers.{_module}")
 
 __all__ = ["PRESETS", "Pass", "Report", "optimize", "passes"]

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from graphkit.optimizers.base import Outcome, rule
 from graphkit.optimizers.context import Context
+from graphkit.optimizers.infer_shapes import slice_bounds
 from graphkit.optimizers.no_operation import drop, same_shape
 from graphkit.optimizers.symbolic import Dim, product
 
@@ -279,3 +280,53 @@ def cancel_split(ctx: Context, node: ir.Node) -> Outcome:
         ctx.replace(part, value)
     ctx.remove(node)
     return True
+
+
+@rule("merge_slices", "Slice")
+def merge_slices(ctx: Context, node: ir.Node) -> Outcome:
+    """Two Slices in a row along different axes become one.
+
+    Both are constant, and nothing else reads the value between them.
+    """
+    inner = inner_node(node, "Slice")
+    if inner is None:
+        return "its input is not a Slice"
+    if not ctx.only_use(inner.outputs[0]):
+        return "something else reads the value between them"
+    rank = ctx.rank(inner.inputs[0])
+    parts = [_slices(ctx, each, rank) for each in (inner, node)]
+    first, second = parts
+    if first is None or second is None:
+        return "the bounds or axes are not known"
+    if set(first) & set(second):
+        return "they cut the same axis"
+    bounds = list({**first, **second}.items())
+    columns = [[bound[i] for _, bound in bounds] for i in range(3)]
+    axes = [axis for axis, _ in bounds]
+    if ctx.opset(node) < 10:
+        attributes = {"starts": columns[0], "ends": columns[1], "axes": axes}
+        (made,) = ctx.add("Slice", [inner.inputs[0]], attributes, before=node)
+        return _finish(ctx, node, made)
+    hint = node.outputs[0].name or "slice"
+    inputs = [
+        ctx.constant(np.array(column, np.int64), f"{hint}_{what}", near=node)
+        for what, column in (("starts", columns[0]), ("ends", columns[1]), ("axes", axes), ("steps", columns[2]))
+    ]
+    if all(step == 1 for step in columns[2]):
+        inputs.pop()
+    (made,) = ctx.add("Slice", [inner.inputs[0], *inputs], before=node)
+    return _finish(ctx, node, made)
+
+
+def _slices(ctx: Context, node: ir.Node, rank: int | None) -> dict[int, tuple[int, int, int]] | None:
+    if rank is None:
+        return None
+    bounds = slice_bounds(ctx.facts, node, rank)
+    if bounds is None:
+        return None
+    found: dict[int, tuple[int, int, int]] = {}
+    for start, end, axis, step in zip(*bounds, strict=True):
+        if not (isinstance(start, int) and isinstance(end, int) and isinstance(step, int)) or axis in found:
+            return None
+        found[axis] = (start, end, step)
+    return found

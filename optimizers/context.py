@@ -91,7 +91,6 @@ class Context(Known):
             producer = value.producer()
             if producer is not None:
                 self.touch((producer,))
-        self.touch(use.node for use in new.uses())
         return True
 
     def _give_out(self, old: ir.Value, new: ir.Value) -> None:
@@ -259,8 +258,9 @@ class Context(Known):
             producer = value.producer()
             if producer is not None:
                 self.touch((producer,))
-            if len(value.uses()) == 1:  # it became the only use: a rule may have waited for that
-                self.touch(use.node for use in value.uses())
+                uses = value.uses()
+                if len(uses) == 1:  # it became the only use: a rule may have waited for that
+                    self.touch(use.node for use in uses)
 
     def remove(self, node: ir.Node) -> bool:
         """Remove a node that nothing reads; False where something does."""

@@ -185,7 +185,7 @@ def _declared(value: ir.Value) -> Fact:
     dims: list[Dim] = []
     for dim in value.shape:
         if isinstance(dim, int):
-            dims.append(dim)
+            dims.append(dim if dim >= 0 else fresh())  # some exporters write -1 for a dim that they do not know
         else:
             dims.append(named(dim.value) if dim.value is not None else fresh())
     return Fact(value.dtype, tuple(dims))

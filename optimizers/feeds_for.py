@@ -36,8 +36,8 @@ def candidates(model: ir.Model, ctx: Context, seed: int) -> Iterator[Feeds]:
         if not isinstance(value.type, ir.TensorType) or value.shape is None or value.dtype is None:
             raise ValueError(f"the input '{value.name}' is no tensor of declared rank")
         for axis, dim in enumerate(value.shape):
-            if not isinstance(dim, int):
-                names.setdefault(dim.value or f"{value.name}[{axis}]", len(names))
+            if not isinstance(dim, int) or dim < 0:
+                names.setdefault(_dim_name(value, axis), len(names))
     bounds = {value: _bound(ctx, value) for value in inputs if value.dtype is not None and value.dtype.is_integer()}
     for pair in _SIZES if names else ((1, 1),):
         # First every name a size of its own, so that two are not confused; then all alike, should some have to agree.
@@ -47,6 +47,12 @@ def candidates(model: ir.Model, ctx: Context, seed: int) -> Iterator[Feeds]:
                 value.name or "": _array(value, bounds.get(value), pair[seed % 2], spread, names, rng, seed)
                 for value in inputs
             }
+
+
+def _dim_name(value: ir.Value, axis: int) -> str:
+    assert value.shape is not None
+    dim = value.shape[axis]
+    return f"{value.name}[{axis}]" if isinstance(dim, int) or dim.value is None else dim.value
 
 
 def _array(
@@ -62,10 +68,10 @@ def _array(
     assert value.dtype is not None
     shape = []
     for axis, dim in enumerate(value.shape):
-        if isinstance(dim, int):
+        if isinstance(dim, int) and dim >= 0:
             shape.append(dim)
         else:
-            shape.append(size + spread * names[dim.value or f"{value.name}[{axis}]"])
+            shape.append(size + spread * names[_dim_name(value, axis)])
     if value.dtype == ir.DataType.STRING:
         return rng.choice(np.array(["a", "b", "graph"], dtype=object), size=shape)
     dtype = value.dtype.numpy()

@@ -27,6 +27,7 @@ ConstantOfShape Expand ReduceProd Split And Or Not Greater Less Identity
 """
 # What a node and its names weigh in a file, at the least.
 _NODE_BYTES: Final = 48
+_MAX_CONE: Final = 128
 _FLOATS: Final = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _FOLDABLE_TYPES: Final = frozenset(
     {
@@ -129,30 +130,24 @@ def _bytes(ctx: Context, value: ir.Value) -> int:
 
 
 def _allowance(ctx: Context, node: ir.Node) -> int:
-    """The bytes that go away when a node does: its own, and those of constants that only it reads."""
-    total = _NODE_BYTES
-    for value in {value for value in node.inputs if value is not None}:
-        if all(use.node is node for use in value.uses()) and not value.is_graph_output():
-            tensor = ctx.tensor(value)
+    """The bytes that go away when a node does: its own, and those of nodes and constants that only it leads to."""
+    cone = {node}
+    leaves: dict[ir.Value, None] = {}
+    stack = [node]
+    while stack and len(cone) < _MAX_CONE:
+        for value in stack.pop().inputs:
+            # Looked at again from every node that reads it, the last of which sees all its uses inside.
+            if value is None or value.is_graph_output() or value.is_graph_input():
+                continue
+            if len(uses := value.uses()) > _MAX_CONE or any(use.node not in cone for use in uses):
+                continue
             producer = value.producer()
-            if tensor is not None:
-                total += int(tensor.nbytes)
-            elif producer is not None:
-                total += _allowance_of_made(ctx, producer)
-    return total
-
-
-def _allowance_of_made(ctx: Context, node: ir.Node, depth: int = 32) -> int:
-    total = _NODE_BYTES
-    for value in {value for value in node.inputs if value is not None}:
-        if len(value.uses()) == 1 and not value.is_graph_output():
-            tensor = ctx.tensor(value)
-            producer = value.producer()
-            if tensor is not None:
-                total += int(tensor.nbytes)
-            elif producer is not None and depth:
-                total += _allowance_of_made(ctx, producer, depth - 1)
-    return total
+            if ctx.tensor(value) is not None:
+                leaves[value] = None
+            elif producer is not None and producer not in cone:
+                cone.add(producer)
+                stack.append(producer)
+    return len(cone) * _NODE_BYTES + sum(_bytes(ctx, value) for value in leaves)
 
 
 def _worth(ctx: Context, nodes: list[ir.Node]) -> list[ir.Node]:
