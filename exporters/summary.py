@@ -11,6 +11,7 @@ import onnx
 import onnx.inliner
 import onnx_ir as ir
 
+from graphkit.dtypes import name as dtype_name
 from graphkit.exporters.flops import node_flops
 from graphkit.exporters.inputs import check_dims, model_inputs, symbolic_dims
 from graphkit.modelfile import ModelLike, borrow_model, lowest_ir_version, tensors_of
@@ -102,7 +103,7 @@ def summarize(model: ModelLike, dims: Mapping[str, int] | None = None) -> Summar
     parameters = [t for g in loaded.graphs() for v in g.initializers.values() if (t := v.const_value) is not None]
     dtypes: Counter[str] = Counter()
     for tensor in parameters:
-        dtypes[tensor.dtype.name.lower()] += tensor.size
+        dtypes[dtype_name(tensor.dtype.numpy())] += tensor.size
     operators = _count(_inferred(loaded, sizes))
     return Summary(
         producer=" ".join(filter(None, (loaded.producer_name, loaded.producer_version))),

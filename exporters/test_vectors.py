@@ -24,7 +24,7 @@ from graphkit.exporters.verify import Difference, compare_outputs
 from graphkit.modelfile import ModelLike
 from graphkit.runtime import Session
 
-__all__ = ["TestVectors", "check_test_vectors", "read_test_vectors", "write_test_vectors"]
+__all__ = ["TestVectors", "check_test_vectors", "read_tensor", "read_test_vectors", "write_test_vectors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def read_test_vectors(folder: str | os.PathLike[str]) -> TestVectors:
     for file in sorted(path.glob("*.pb"), key=lambda p: [int(n) for n in re.findall(r"\d+", p.stem)]):
         kind = re.fullmatch(r"(input|output|gradient)_\d+", file.stem)
         if kind:
-            name, value = _content(file)
+            name, value = read_tensor(file)
             {"input": found.inputs, "output": found.outputs, "gradient": found.gradients}[kind[1]][name] = value
     return found
 
@@ -114,8 +114,12 @@ def _message(name: str, value: Any) -> Any:
     return numpy_helper.from_array(np.asarray(value), name)
 
 
-def _content(file: Path) -> tuple[str, Any]:
-    content = file.read_bytes()
+def read_tensor(file: Path) -> tuple[str, Any]:
+    """Read one ``.pb`` file: the name, and the array or list of arrays."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise ModelFileError(f"{file} cannot be read: {error.strerror or error}") from error
     problem: Exception | None = None
     for kind, convert in ((onnx.TensorProto, numpy_helper.to_array), (onnx.SequenceProto, numpy_helper.to_list)):
         message: Any = kind()

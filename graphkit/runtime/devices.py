@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper
@@ -93,6 +94,14 @@ def cuda_problem(index: int = 0) -> str | None:
     except Exception as error:  # noqa: BLE001  # ONNX Runtime's exceptions share no base; whichever, it does not start
         return str(error)
     return None
+
+
+def check_cpu() -> None:
+    """Raise whatever keeps the smallest model from running on the CPU."""
+    session = create_session(_smallest_model(), onnxruntime.SessionOptions(), Device("cpu"), [])
+    (result,) = session.run(None, {"x": np.array(-1, np.float32)})
+    if result != 1:
+        raise DeviceError(f"the absolute value of -1 came out as {result}")
 
 
 def _smallest_model() -> bytes:

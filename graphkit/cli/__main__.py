@@ -1,0 +1,5 @@
+"""``python -m graphkit.cli``."""
+
+from graphkit.cli import main
+
+main()

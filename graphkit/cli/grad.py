@@ -1,0 +1,48 @@
+"""``graphkit grad``: a model with its gradients as outputs."""
+
+from __future__ import annotations
+
+import click
+
+from graphkit.cli import options, output
+
+
+@click.command("grad")
+@click.argument("model")
+@click.option("--of", default="loss", show_default=True, metavar="NAME", help="The scalar to differentiate.")
+@click.option("--wrt", required=True, metavar="A,B", help="Inputs or initializers; * for every trainable initializer.")
+@click.option("-o", "--output", "target", required=True, metavar="FILE", help="Where the result goes.")
+@click.option("--zeros", is_flag=True, help="Zeros for what the scalar does not depend on, instead of an error.")
+@click.option(
+    "--optimize/--no-optimize", default=True, show_default=True, help="Run the training passes over the result."
+)
+@options.as_json
+def command(model: str, of: str, wrt: str, target: str, zeros: bool, optimize: bool, as_json: bool) -> None:
+    """Add outputs NAME_grad to MODEL: the gradient of a scalar, made of ordinary operators.
+
+    \b
+    graphkit grad m.onnx --of loss --wrt w,x -o g.onnx
+    """  # noqa: D301  # \\b tells click to leave the line as it is
+    import graphkit.optimizers
+    from graphkit.modelfile import read_model, write_model
+
+    loaded = read_model(model)
+    names = [name.strip() for name in wrt.split(",") if name.strip()]
+    if names == ["*"]:
+        names = [
+            v.name or ""
+            for v in loaded.graph.initializers.values()
+            if v.dtype is not None and v.dtype.is_floating_point()
+        ]
+    before = {value.name for value in loaded.graph.outputs}
+    nodes = len(loaded.graph)
+    result = graphkit.optimizers.add_gradients(loaded, of, names, unreached="zeros" if zeros else "error")
+    if optimize:
+        result = graphkit.optimizers.optimize(result, "training")
+    write_model(result, target)
+    graph = read_model(target).graph
+    added = [value.name for value in graph.outputs if value.name not in before]
+    if as_json:
+        output.emit_json({"output": target, "gradients": added, "nodes_before": nodes, "nodes_after": len(graph)})
+    else:
+        click.echo(f"{', '.join(map(str, added))} added ({nodes:,} nodes, now {len(graph):,}); written to {target}")

@@ -1,0 +1,56 @@
+"""``graphkit optimize``: a smaller, faster model that computes the same."""
+
+from __future__ import annotations
+
+import click
+
+from graphkit.cli import options, output
+
+
+@click.command("optimize")
+@click.argument("model")
+@click.option("-o", "--output", "target", required=True, metavar="FILE", help="Where the result goes.")
+@click.option("--preset", default="inference", show_default=True, help="inference, training, web, cuda or none.")
+@click.option("--passes", metavar="A,B", help="Run exactly these passes instead of the preset's.")
+@click.option("--skip", metavar="A,B", help="Leave these passes out.")
+@click.option(
+    "--verify/--no-verify",
+    default=None,
+    help="Run the result beside the original; the default for models below 200 MB.",
+)
+@click.option("--strict", is_flag=True, help="Fail where a pass changes the result, instead of taking it back.")
+@click.option("--report", metavar="FILE", help="Write the report as JSON.")
+@options.as_json
+def command(
+    model: str,
+    target: str,
+    preset: str,
+    passes: str | None,
+    skip: str | None,
+    verify: bool | None,
+    strict: bool,
+    report: str | None,
+    as_json: bool,
+) -> None:
+    """Make MODEL smaller and faster, and check that it still computes the same."""
+    from graphkit.modelfile import write_model
+    from graphkit.modelfile.files import write_text
+    from graphkit.optimizers import Report, optimize
+
+    account = Report()
+    chosen = None if passes is None else _names(passes)
+    left_out = () if skip is None else _names(skip)
+    result = optimize(model, preset, passes=chosen, skip=left_out, verify=verify, strict=strict, report=account)
+    write_model(result, target)
+    if report is not None:
+        write_text(report, account.to_json() + "\n")
+    if as_json:
+        output.emit_json(account.to_dict() | {"output": target})
+    else:
+        screen = output.console()
+        screen.print(account.table())
+        screen.print(f"written to {target}")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,0 +1,190 @@
+"""Options that several verbs share, and reading what they name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from graphkit.runtime import Port
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def as_json(function: F) -> F:
+    """Add ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(function)
+
+
+def running(function: F) -> F:
+    """Add the options that say how a model is run: device, threads, optimizations."""
+    function = click.option(
+        "--no-optimizations", is_flag=True, help="Turn ONNX Runtime's own graph optimizations off."
+    )(function)
+    function = click.option(
+        "--threads", type=click.IntRange(min=1), help="Threads of one operator; all cores by default."
+    )(function)
+    return click.option(
+        "--device",
+        default="cpu",
+        show_default=True,
+        metavar="DEVICE",
+        help="cpu, cuda, cuda:1, or auto (CUDA if it starts).",
+    )(function)
+
+
+def made_up(function: F) -> F:
+    """Add the options that say how inputs are made up: sizes of symbolic dimensions, seed."""
+    function = click.option(
+        "--seed", type=int, default=0, show_default=True, help="What random inputs are drawn from."
+    )(function)
+    return click.option(
+        "--dim",
+        "dims",
+        multiple=True,
+        metavar="NAME=SIZE",
+        callback=sizes,
+        help="The size of a symbolic dimension; 1 if not given.",
+    )(function)
+
+
+def feeding(function: F) -> F:
+    """Add the options that feed a model."""
+    function = made_up(function)
+    function = click.option("--cast", is_flag=True, help="Convert arrays to the dtypes that the model declares.")(
+        function
+    )
+    function = click.option("--random", is_flag=True, help="Make up the inputs that are not given.")(function)
+    function = click.option(
+        "--inputs", "file", metavar="FILE", help="Inputs by name: a .npz or .json file, or a test_data_set folder."
+    )(function)
+    return click.option(
+        "--input",
+        "single",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_pairs,
+        help="One input: a .npy or .pb file, or the value itself (lr=0.1, ids=[[1,2]]).",
+    )(function)
+
+
+def _pairs(ctx: click.Context, parameter: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+    del ctx
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param=parameter)
+        found[name] = value
+    return found
+
+
+def sizes(ctx: click.Context, parameter: click.Parameter, given: Sequence[str]) -> dict[str, int]:
+    """Read ``--dim NAME=SIZE``."""
+    found = {}
+    for name, value in _pairs(ctx, parameter, given).items():
+        if not value.isdecimal():
+            raise click.BadParameter(f"the size of {name} is a whole number, not {value!r}", param=parameter)
+        found[name] = int(value)
+    return found
+
+
+def read_feeds(ports: Sequence[Port], single: Mapping[str, str], file: str | None, cast: bool) -> dict[str, Any]:
+    """Return what ``--inputs`` and ``--input`` name, by input; the runtime checks that it fits."""
+    from graphkit.errors import InputError
+    from graphkit.runtime.feeds import by_name
+
+    feeds: dict[str, Any] = {}
+    if file is not None:
+        feeds.update(by_name(ports, _read_file(Path(file))))
+    declared = {one.name: one for one in ports}
+    for name, text in single.items():
+        feeds[name] = _read_value(name, text, declared.get(name))
+    if cast:
+        for name, value in feeds.items():
+            one = declared.get(name)
+            if one is not None and one.dtype is not None and hasattr(value, "astype") and value.dtype != one.dtype:
+                try:
+                    feeds[name] = value.astype(one.dtype)
+                except (TypeError, ValueError) as error:
+                    raise InputError(f"input '{name}' cannot be converted to {one.type}: {error}") from error
+    return feeds
+
+
+def _read_file(path: Path) -> Any:
+    from graphkit.errors import InputError
+
+    if path.is_dir():
+        from graphkit.exporters.test_vectors import read_test_vectors
+
+        return read_test_vectors(path).inputs
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        loaded = _load_numpy(path)
+        if not isinstance(loaded, dict):
+            raise InputError(f"{path} holds one array, not arrays by name; feed it with --input NAME={path}")
+        return loaded
+    if suffix == ".json":
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise InputError(f"{path} is not JSON: {error}") from error
+        if not isinstance(content, dict):
+            raise InputError(f'{path} holds no inputs by name; write {{"name": value, ...}}')
+        return content
+    raise click.UsageError(f"--inputs takes a .npz or .json file or a test_data_set folder, not {path.name}")
+
+
+def _read_value(name: str, text: str, one: Port | None) -> Any:
+    from graphkit.errors import InputError
+
+    path = Path(text)
+    if path.suffix.lower() == ".npy":
+        return _load_numpy(path)
+    if path.suffix.lower() == ".pb":
+        from graphkit.exporters.test_vectors import read_tensor
+
+        return read_tensor(path)[1]
+    try:
+        return json.loads(text)
+    except ValueError:
+        if one is not None and one.dtype is not None and one.dtype == object:
+            return text
+        raise InputError(f"input '{name}': {text!r} is neither a .npy or .pb file nor a number or list") from None
+
+
+def _load_numpy(path: Path) -> Any:
+    """Read a numpy file, one array or arrays by name, without unpickling anything."""
+    import numpy as np
+
+    from graphkit.errors import InputError
+
+    name = ""
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if not hasattr(loaded, "files"):
+                return loaded
+            arrays = {}
+            for name in loaded.files:  # an error below names the array it was at
+                arrays[name] = loaded[name]
+            return arrays
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
+        raise InputError(f"{path}{f', {name!r}' if name else ''}: {_numpy_problem(error)}") from error
+
+
+def _numpy_problem(error: Exception) -> str:
+    if "allow_pickle" in str(error):
+        return (
+            "it holds Python objects, or is no numpy file; objects would be unpickled, which can run any program. "
+            "Save numbers with their dtype and text with a dtype such as 'U20', or use a .json file"
+        )
+    return f"the file is damaged or cut short: {error}"

@@ -1,0 +1,314 @@
+"""The command line: what it prints, its exit codes, and that a failure is one message and leaves files as they were."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from graphkit.cli import VERBS, main
+from graphkit.exporters import write_test_vectors
+
+Invoke = Callable[..., tuple[int, str, str]]
+
+MODELS = {
+    "neg": "(float[batch, 2] x) => (float[batch, 2] y) {y = Neg(x)}",
+    "double": "(float[batch, 2] x) => (float[batch, 2] y) {y = Add(x, x)}",
+    "twice": "(float[batch, 2] x) => (float[batch, 2] y) <float two = {2}> {y = Mul(x, two)}",
+    "two": "(float[N] x, float lr) => (float[N] a, float[N] b) {a = Mul(x, lr) b = Neg(x)}",
+    "words": "(string[N] words) => (string[N] out) {out = Identity(words)}",
+    "half": "(bfloat16[N] x) => (bfloat16[N] y) {y = Identity(x)}",
+    "pieces": "(float[4] x) => (seq(float[2]) y) {y = SplitToSequence<axis = 0>(x, s)}",
+    "loss": "(float[N, 2] x) => (float loss) <float[2] w = {1, 2}> {p = Mul(x, w) loss = ReduceSum<keepdims = 0>(p)}",
+    "lookup": "(int64[N] ids) => (float[N, 1] y) <float[3, 1] table = {1, 2, 3}> {y = Gather(table, ids)}",
+}
+MODELS["pieces"] = MODELS["pieces"].replace(" {y", " <int64 s = {2}> {y")
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in MODELS.items():
+        proto = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 21]> g ' + text)
+        (tmp_path / f"{name}.onnx").write_bytes(proto.SerializeToString())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def graphkit(models: Path, capfd: pytest.CaptureFixture[str]) -> Invoke:
+    def invoke(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stopped:
+            main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        assert "Traceback" not in out + err
+        assert isinstance(stopped.value.code, int)
+        return stopped.value.code, out, err
+
+    return invoke
+
+
+X = np.array([[1, 2], [3, 4]], "float32")
+
+
+def test_run_from_npy_to_npz(graphkit: Invoke) -> None:
+    np.save("x.npy", X)
+    code, out, err = graphkit("run", "neg.onnx", "--input", "x=x.npy", "-o", "out.npz")
+    assert (code, err) == (0, "")
+    assert "float32[2, 2]" in out
+    assert "written to out.npz" in out
+    np.testing.assert_array_equal(np.load("out.npz")["y"], -X)
+
+
+def test_run_from_npz_and_json_and_values(graphkit: Invoke) -> None:
+    np.savez("feeds.npz", x=X)
+    assert graphkit("run", "neg.onnx", "--inputs", "feeds.npz", "-o", "out.npy")[0] == 0
+    np.testing.assert_array_equal(np.load("out.npy"), -X)
+    Path("feeds.json").write_text(json.dumps({"x": [1, 2.5]}))
+    code, out, _ = graphkit("run", "two.onnx", "--inputs", "feeds.json", "--input", "lr=0.5", "--json", "--output", "a")
+    assert code == 0
+    report = json.loads(out)
+    assert report["outputs"] == {"a": {"type": "float32[2]", "shape": [2], "data": [0.5, 1.25]}}
+    assert report["device"] == "cpu"
+
+
+def test_run_on_test_vectors(graphkit: Invoke) -> None:
+    folder = write_test_vectors(".", {"x": X}, {"y": -X})
+    code, out, _ = graphkit("run", "neg.onnx", "--inputs", str(folder), "--json")
+    assert (code, json.loads(out)["outputs"]["y"]["data"]) == (0, (-X).tolist())
+    code, out, _ = graphkit("run", "neg.onnx", "--input", f"x={folder}/input_0.pb", "--json")
+    assert (code, json.loads(out)["outputs"]["y"]["data"]) == (0, (-X).tolist())
+
+
+def test_run_on_made_up_inputs_is_repeatable(graphkit: Invoke) -> None:
+    results = [
+        graphkit("run", "neg.onnx", "--random", "--dim", "batch=4", "--seed", seed, "--json")[1]
+        for seed in ("1", "1", "2")
+    ]
+    data = [json.loads(out)["outputs"]["y"]["data"] for out in results]
+    assert len(data[0]) == 4
+    assert data[0] == data[1] != data[2]
+    assert graphkit("run", "lookup.onnx", "--random", "--dim", "N=50")[0] == 0
+
+
+def test_text_goes_in_and_out_without_pickle(graphkit: Invoke) -> None:
+    words = ["Käse", "", "\U0001f40d"]
+    Path("words.json").write_text(json.dumps({"words": words}), encoding="utf-8")
+    code, out, _ = graphkit("run", "words.onnx", "--inputs", "words.json", "--json")
+    assert (code, json.loads(out)["outputs"]["out"]["data"]) == (0, words)
+    assert graphkit("run", "words.onnx", "--inputs", "words.json", "-o", "out.npz")[0] == 0
+    assert np.load("out.npz", allow_pickle=False)["out"].tolist() == words
+    np.save("w.npy", np.array(words))
+    assert graphkit("run", "words.onnx", "--input", "words=w.npy")[0] == 0
+
+
+def test_element_types_that_numpy_files_lack_are_widened(graphkit: Invoke) -> None:
+    assert graphkit("run", "half.onnx", "--input", "x=[1, 2.5]", "-o", "out.npz")[0] == 0
+    saved = np.load("out.npz")["y"]
+    assert (saved.dtype, saved.tolist()) == (np.float32, [1, 2.5])
+    np.save("x.npy", saved)
+    assert graphkit("run", "half.onnx", "--input", "x=x.npy")[0] == 1
+    assert graphkit("run", "half.onnx", "--input", "x=x.npy", "--cast")[0] == 0
+    assert ml_dtypes.bfloat16 is not None
+
+
+def test_numbers_that_json_lacks(graphkit: Invoke) -> None:
+    np.save("x.npy", np.array([[np.nan, np.inf]], "float32"))
+    code, out, _ = graphkit("run", "neg.onnx", "--input", "x=x.npy", "--json")
+    assert (code, json.loads(out)["outputs"]["y"]["data"]) == (0, [["NaN", "-Infinity"]])
+    code, _, err = graphkit("run", "neg.onnx", "--input", "x=x.npy", "--check-finite")
+    assert code == 1
+    assert "'x' holds 1 NaN" in err
+
+
+def test_lists_go_to_json(graphkit: Invoke) -> None:
+    assert graphkit("run", "pieces.onnx", "--input", "x=[1,2,3,4]", "-o", "out.json")[0] == 0
+    assert json.loads(Path("out.json").read_text()) == {"y": [[1, 2], [3, 4]]}
+    code, _, err = graphkit("run", "pieces.onnx", "--input", "x=[1,2,3,4]", "-o", "out.npz")
+    assert code == 1
+    assert "write a .json file" in err
+
+
+FAILS: dict[str, tuple[list[str], int, list[str]]] = {
+    "no such model": (["run", "nge.onnx", "--random"], 1, ["nge.onnx does not exist", "Did you mean 'neg.onnx'"]),
+    "no inputs": (["run", "neg.onnx"], 1, ["x: float32[batch, 2]", "--random"]),
+    "unknown input": (["run", "neg.onnx", "--input", "z=1"], 1, ["'z'", "missing input 'x'"]),
+    "no such file": (["run", "neg.onnx", "--input", "x=no.npy"], 1, ["no.npy cannot be read"]),
+    "damaged npy": (["run", "neg.onnx", "--input", "x=bad.npy"], 1, ["bad.npy"]),
+    "damaged npz": (["run", "neg.onnx", "--inputs", "bad.npz"], 1, ["bad.npz"]),
+    "objects in npy": (["run", "words.onnx", "--input", "words=objects.npy"], 1, ["objects.npy", "unpickled"]),
+    "damaged json": (["run", "neg.onnx", "--inputs", "bad.json"], 1, ["bad.json is not JSON"]),
+    "json without names": (["run", "neg.onnx", "--inputs", "list.json"], 1, ["list.json", "by name"]),
+    "a value that is nothing": (["run", "neg.onnx", "--input", "x=abc"], 1, ["'x'", "'abc'"]),
+    "unknown dimension": (["run", "neg.onnx", "--random", "--dim", "bach=2"], 1, ["'bach'", "Did you mean 'batch'"]),
+    "unknown output": (["run", "neg.onnx", "--random", "--output", "z"], 1, ["no output 'z'"]),
+    "unknown device": (["run", "neg.onnx", "--random", "--device", "tpu"], 1, ["'tpu'", "cuda"]),
+    "an output that cannot be written": (["run", "neg.onnx", "--random", "-o", "no/out.npz"], 1, ["no/out.npz"]),
+    "two arrays into npy": (["run", "two.onnx", "--random", "-o", "out.npy"], 1, ["out.npy", ".npz"]),
+    "an unknown kind of output file": (["run", "neg.onnx", "--random", "-o", "out.csv"], 2, [".npz"]),
+    "an unknown kind of input file": (["run", "neg.onnx", "--inputs", "x.csv"], 2, [".npz"]),
+    "a dim without random": (["run", "neg.onnx", "--dim", "batch=2"], 2, ["--random"]),
+    "a dim that is no number": (["run", "neg.onnx", "--random", "--dim", "batch=x"], 2, ["whole number"]),
+    "an input without a value": (["run", "neg.onnx", "--input", "x"], 2, ["NAME=VALUE"]),
+    "no model": (["run"], 2, ["MODEL"]),
+    "unknown option": (["run", "neg.onnx", "--rnadom"], 2, ["--rnadom"]),
+    "unknown command": (["optimise", "neg.onnx"], 2, ["Did you mean 'optimize'"]),
+    "unknown pass": (["optimize", "neg.onnx", "-o", "o.onnx", "--passes", "FuseConsecutive"], 1, ["FuseConsecutive"]),
+    "inspect a folder": (["inspect", "."], 1, ["is a folder", "neg.onnx"]),
+    "compare what differs": (["compare", "neg.onnx", "double.onnx"], 1, ["disagree in y"]),
+    "compare what does not fit": (["compare", "neg.onnx", "two.onnx"], 1, ["'lr'"]),
+    "view as a strange file": (["view", "neg.onnx", "-o", "g.jpg"], 1, [".svg or .png"]),
+    "export nothing": (["export", "nothing", "-o", "m.onnx"], 2, ["PKG.MODULE:NAME"]),
+    "export a missing module": (["export", "no_such:f", "-o", "m.onnx"], 1, ["no_such cannot be imported"]),
+    "export a missing name": (["export", "json:dmps", "-o", "m.onnx"], 1, ["Did you mean 'dumps'"]),
+    "export with a bad input": (["export", "json:dumps", "--input", "x[2]", "-o", "m.onnx"], 2, ["NAME:DTYPE[DIMS]"]),
+    "export with a bad dtype": (["export", "json:dumps", "--input", "x:float23[2]", "-o", "m.onnx"], 2, ["float23"]),
+}
+
+
+@pytest.mark.parametrize("name", FAILS)
+def test_failures_are_one_message(name: str, graphkit: Invoke) -> None:
+    arguments, expected, words = FAILS[name]
+    Path("bad.npy").write_bytes(b"\x93NUMPY\x01\x00")
+    Path("bad.npz").write_bytes(b"PK\x03\x04 nothing")
+    np.save("objects.npy", np.array(["a", 1], object), allow_pickle=True)
+    Path("bad.json").write_text("{")
+    Path("list.json").write_text("[1]")
+    before = {path.name: path.read_bytes() for path in Path().iterdir() if path.is_file()}
+    code, out, err = graphkit(*arguments)
+    assert code == expected, err
+    for word in words:
+        assert word in err
+    assert err.count("Error: ") == 1
+    assert {path.name: path.read_bytes() for path in Path().iterdir() if path.is_file()} == before
+    if code == 2:
+        assert out == ""
+
+
+def test_an_old_output_survives_a_failure(graphkit: Invoke) -> None:
+    Path("out.npz").write_bytes(b"old")
+    assert graphkit("run", "pieces.onnx", "--input", "x=[1,2,3,4]", "-o", "out.npz")[0] == 1
+    assert Path("out.npz").read_bytes() == b"old"
+    Path("out.onnx").write_bytes(b"old")
+    Path("bad.onnx").write_bytes(Path("neg.onnx").read_bytes()[:-10])
+    assert graphkit("optimize", "bad.onnx", "-o", "out.onnx")[0] == 1
+    assert Path("out.onnx").read_bytes() == b"old"
+
+
+def test_inspect(graphkit: Invoke) -> None:
+    code, out, _ = graphkit("inspect", "lookup.onnx")
+    assert code == 0
+    for word in ("ids: int64[N]", "y: float32[N, 1]", "ai.onnx 21", "Gather", "3 (12 B"):
+        assert word in out
+    report = json.loads(graphkit("inspect", "double.onnx", "--dim", "batch=8", "--json")[1])
+    assert report["flops"] == 16
+    assert report["operators"] == [{"name": "Add", "count": 1, "flops": 16, "uncounted": 0}]
+    assert report["inputs"][0] | {"type": None} == {
+        "name": "x", "type": None, "dtype": "float32", "dims": ["batch", 2], "required": True,
+    }  # fmt: skip
+    assert "Add(x, x)" in graphkit("inspect", "double.onnx", "--text")[1]
+
+
+def test_optimize(graphkit: Invoke) -> None:
+    code, out, err = graphkit("optimize", "twice.onnx", "-o", "o.onnx", "--report", "r.json")
+    assert (code, err) == (0, "")
+    assert "written to o.onnx" in out
+    assert json.loads(Path("r.json").read_text())["preset"] == "inference"
+    code, out, _ = graphkit("optimize", "twice.onnx", "-o", "o.onnx", "--json", "--skip", "prune")
+    assert json.loads(out)["output"] == "o.onnx"
+
+
+def test_compare(graphkit: Invoke) -> None:
+    code, out, err = graphkit("compare", "double.onnx", "twice.onnx", "--dim", "batch=3")
+    assert (code, err) == (0, "")
+    assert "agrees" in out
+    code, out, _ = graphkit("compare", "double.onnx", "neg.onnx", "--json")
+    report = json.loads(out)
+    assert (code, report["agree"], report["outputs"][0]["agrees"]) == (1, False, False)
+
+
+def test_bench(graphkit: Invoke) -> None:
+    code, out, _ = graphkit("bench", "double.onnx", "twice.onnx", "--repeat", "3", "--dim", "batch=2", "--json")
+    report = json.loads(out)
+    assert code == 0
+    assert [row["model"] for row in report["models"]] == ["double.onnx", "twice.onnx"]
+    assert all(row["least_ms"] > 0 for row in report["models"])
+    assert "ratio" in graphkit("bench", "double.onnx", "--repeat", "2")[1]
+
+
+def test_view(graphkit: Invoke) -> None:
+    assert graphkit("view", "loss.onnx", "-o", "g.svg")[0] == 0
+    assert "ReduceSum" in Path("g.svg").read_text()
+
+
+def test_doctor(graphkit: Invoke) -> None:
+    code, out, _ = graphkit("doctor")
+    assert code == 0
+    assert "Models run" in out
+    report = json.loads(graphkit("doctor", "--json")[1])
+    assert "cpu" in report["devices"]
+    assert report["problems"] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb: str, graphkit: Invoke) -> None:
+    code, out, err = graphkit(verb, "--help")
+    assert (code, err) == (0, "")
+    assert f"Usage: graphkit {verb}" in out
+    assert "\\b" not in out
+
+
+def test_help_and_version(graphkit: Invoke) -> None:
+    code, out, _ = graphkit("--help")
+    assert code == 0
+    assert all(verb in out for verb in VERBS)
+    assert graphkit("--version")[1].startswith("graphkit ")
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom graphkit.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "heavy = {'numpy', 'onnx', 'onnx_ir', 'onnxruntime', 'rich', 'torch'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+    def seconds(*arguments: str) -> float:
+        best = 9.0
+        for _ in range(5):
+            started = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+            best = min(best, time.perf_counter() - started)
+        return best
+
+    assert seconds("-m", "graphkit.cli", "--help") - seconds("-c", "pass") < 0.15
+
+
+def test_a_fault_of_ours_is_a_message_too(graphkit: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("graphkit.exporters.picture.draw", broken)
+    code, _, err = graphkit("view", "neg.onnx", "-o", "g.svg")
+    assert code == 1
+    assert "unexpected RuntimeError: boom" in err
+    monkeypatch.setenv("GRAPHKIT_TRACEBACK", "1")
+    with pytest.raises(RuntimeError, match="boom"):
+        main(["view", "neg.onnx", "-o", "g.svg"])
+
+
+def test_a_closed_pipe_is_no_traceback(models: Path) -> None:
+    command = f"{sys.executable} -m graphkit.cli inspect neg.onnx --text | true"
+    env = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-c", command], cwd=models, env=env, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
