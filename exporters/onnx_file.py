@@ -124,7 +124,7 @@ def _spec(example: Any, name: str, dynamic: Dynamic | None) -> Spec:
 def _check_dynamic(dynamic: Dynamic | None, names: Sequence[str]) -> None:
     unknown = [n for n in dynamic or {} if n not in names]
     if unknown:
-        raise TraceError(f"dynamic names '{unknown[0]}', which is no input; the inputs are {', '.join(names)} ({here()})")
+        raise TraceError(f"dynamic names '{unknown[0]}', no input; the inputs are {', '.join(names)} ({here()})")
 
 
 def _check_dims(trace: Trace, specs: Sequence[Spec]) -> None:
@@ -173,7 +173,9 @@ def _write_vectors(
     if len(inputs) < len(names):
         inputs = random_inputs(model, None, 0, inputs)
     parameters = trace.graph.parameters
-    leaves = {n: Tensor(as_tensor(a)._array, needs=int(dtypes.is_float(np.asarray(a).dtype))) for n, a in inputs.items()}
+    leaves = {
+        n: Tensor(as_tensor(a)._array, needs=int(dtypes.is_float(np.asarray(a).dtype))) for n, a in inputs.items()
+    }
     kept = {n: p.grad for n, p in parameters.items()}
     total: Tensor | None = None
     for result in tree.flatten(f(*leaves.values()))[0]:

@@ -7,23 +7,24 @@ from typing import Any, Final
 
 __version__ = "0.1.0"
 
-# Public name -> the module it comes from, imported when first asked for: `import graphkit` itself costs next to nothing.
+# Public name -> the module it comes from, imported when first asked for, so that `import graphkit` itself is cheap.
 _WHERE: Final[dict[str, str]] = {
     "Tensor": "core",
     "tensor": "core",
     "apply": "interpreter",
     "backward": "autograd",
-    "checkpoint": "autograd",
-    "custom_vjp": "autograd",
-    "grad": "autograd",
-    "hessian": "autograd",
-    "hvp": "autograd",
-    "jacobian": "autograd",
-    "jvp": "autograd",
+    "checkpoint": "transforms",
+    "custom_vjp": "transforms",
+    "grad": "transforms",
+    "hessian": "transforms",
+    "hvp": "transforms",
+    "jacobian": "transforms",
+    "jvp": "transforms",
     "no_grad": "autograd",
     "stop_gradient": "autograd",
-    "value_and_grad": "autograd",
-    "vjp": "autograd",
+    "value_and_grad": "transforms",
+    "vjp": "transforms",
+    "vmap": "transforms",
     "spec": "tracing",
     "trace": "tracing",
     "export": "exporters",

@@ -1,4 +1,4 @@
-"""The reverse pass, and everything that is sugar over it.
+"""The reverse pass.
 
 ``pullback`` walks records from the last to the first, asks each operator's rule, and adds up what arrives at a value
 by several ways. It runs under whatever interpreter is current: ``.backward()`` under Eager, ``AddGradients`` under
@@ -7,24 +7,21 @@ Graph. Since rules are operators too, what it computes can be differentiated aga
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from graphkit import dims, dtypes, eager, interpreter, tree
+from graphkit import dims, dtypes, eager
 from graphkit.core import Key, Record, Tensor, as_tensor
 from graphkit.errors import GradientError
 from graphkit.gradients import reason_against, rule_for
-from graphkit.gradients.shapes import ones_like, sum_to, zeros_like
+from graphkit.gradients.shapes import ones_like, sum_to
 from graphkit.gradients.table import MIXING, SELECTING, entries, may_be_singular
 from graphkit.interpreter import apply1, current
 from graphkit.methods import BACKWARD
 from graphkit.source import here
-
-no_gradient_levels = eager.recording
 
 
 @contextmanager
@@ -54,9 +51,11 @@ def history(outputs: Iterable[Tensor], wrt: Mapping[Key, Tensor] | None = None) 
         if record.stopped or reason_against(record.op, record.domain) is not None:
             continue
         seen[id(record)] = record
-        for t in record.inputs:
-            if t is not None and t.record is not None and id(t.record) not in seen and t.key not in stop:
-                stack.append(t.record)
+        stack.extend(
+            t.record
+            for t in record.inputs
+            if t is not None and t.record is not None and id(t.record) not in seen and t.key not in stop
+        )
     ordered = sorted(seen.values(), key=lambda r: -r.sequence)
     if wrt is None:
         return ordered
@@ -161,9 +160,7 @@ def check_rules(records: Sequence[Record]) -> None:
         )
 
 
-def backward(
-    output: Tensor, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False
-) -> None:
+def backward(output: Tensor, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
     """What ``Tensor.backward`` does: see there."""
     if output.traced:
         raise GradientError(
@@ -185,7 +182,7 @@ def backward(
             )
         cotangent = ones_like(output)
     else:
-        cotangent = _as_cotangent(gradient, output)
+        cotangent = as_cotangent(gradient, output)
     records = history([output])
     leaves: dict[Key, Tensor] = {}
     if output.record is None:
@@ -212,7 +209,7 @@ def backward(
 BACKWARD.append(backward)
 
 
-def _as_cotangent(value: Any, output: Tensor) -> Tensor:
+def as_cotangent(value: Any, output: Tensor) -> Tensor:
     cotangent = as_tensor(value, output.dtype)
     if dims.same_dims(cotangent.dims, output.dims) is False:
         raise GradientError(
@@ -221,246 +218,4 @@ def _as_cotangent(value: Any, output: Tensor) -> Tensor:
     return cotangent
 
 
-# Functions of functions. Each running transform owns one bit of every tensor's ``_needs``.
-
-_taken = itertools.count()
-
-
-def _new_bit() -> int:
-    """A bit of its own: a pullback may outlive its transform, so nesting depth would not tell two apart."""
-    return 2 << next(_taken) % 512
-
-
-def _alias(x: Tensor, bit: int) -> Tensor:
-    """A value of its own for ``x``: what f does with it is told apart from what it does with x by other ways."""
-    if x.traced or isinstance(current(), eager.Eager) is False:
-        return apply1("Identity", x)
-    if x._needs & eager.recorded_levels():
-        y = apply1("Identity", x)
-        y._needs |= bit
-        if y.record is not None:
-            y.record.needs |= bit
-        return y
-    return Tensor(x._array, needs=bit)
-
-
-def _drop_level(x: Tensor, bit: int) -> Tensor:
-    """A result without the bit of the transform that is over, and without history if nobody else needs it."""
-    if x.traced:
-        return x
-    left = x._needs & ~bit & eager.recorded_levels()
-    if not left:
-        return Tensor(x._array)
-    x._needs = left
-    return x
-
-
-def _differentiable(leaves: Sequence[Any], what: str) -> list[Tensor]:
-    tensors = [as_tensor(leaf) for leaf in leaves]
-    for t in tensors:
-        if not dtypes.is_float(t.dtype):
-            raise GradientError(
-                f"{what} at {here()}: the argument is {dtypes.name(t.dtype)}, which has no gradient; give floats."
-            )
-    return tensors
-
-
-class _Tape:
-    """f applied to aliases of some of its arguments, ready to be pulled back any number of times."""
-
-    def __init__(self, f: Callable[..., Any], args: Sequence[Any], argnums: Sequence[int], what: str) -> None:
-        self.argnums = argnums
-        flat = [tree.flatten(args[i]) for i in argnums]
-        self.structures = [structure for _, structure in flat]
-        self.primals = [t for leaves, _ in flat for t in _differentiable(leaves, what)]
-        self.counts = [len(leaves) for leaves, _ in flat]
-        self.bit = _new_bit()
-        self.aliases = [_alias(p, self.bit) for p in self.primals]
-        replaced = list(args)
-        for i, structure, leaves in zip(argnums, self.structures, self._split(self.aliases), strict=True):
-            replaced[i] = tree.unflatten(structure, leaves)
-        with eager.recording(eager.recorded_levels() | self.bit):
-            self.result = f(*replaced)
-
-    def _split(self, leaves: Sequence[Any]) -> Iterator[list[Any]]:
-        start = 0
-        for count in self.counts:
-            yield list(leaves[start : start + count])
-            start += count
-
-    def pull(self, outputs: Sequence[Tensor], cotangents: Sequence[Tensor], allow_unused: bool = False) -> list[Any]:
-        wanted = {a.key: a for a in self.aliases}
-        levels = eager.recorded_levels() & ~self.bit
-        records = history(outputs, wanted)
-        start: dict[Key, Tensor] = {}
-        with eager.recording(levels):
-            for output, cotangent in zip(outputs, cotangents, strict=True):
-                already = start.get(output.key)
-                start[output.key] = cotangent if already is None else apply1("Add", already, cotangent)
-            found = pullback(records, start, wanted)
-            gradients = []
-            for n, alias in enumerate(self.aliases):
-                if alias.key in found:
-                    gradients.append(_drop_level(found[alias.key], self.bit))
-                elif allow_unused:
-                    gradients.append(zeros_like(self.primals[n]))
-                else:
-                    raise GradientError(
-                        f"the result does not depend on {self._name(n)} by any differentiable way ({here()}). "
-                        "If a gradient of zero is meant, add 0 * x to the result."
-                    )
-        return [
-            tree.unflatten(structure, leaves)
-            for structure, leaves in zip(self.structures, self._split(gradients), strict=True)
-        ]
-
-    def _name(self, n: int) -> str:
-        named = self.primals[n].name
-        position = 0
-        for argnum, count in zip(self.argnums, self.counts, strict=True):
-            if n < position + count:
-                place = f"argument {argnum}" + (f" (leaf {n - position})" if count > 1 else "")
-                return f"{place}, '{named}'," if named else place
-            position += count
-        return "an argument"
-
-    def drop(self, value: Any) -> Any:
-        return tree.map(lambda t: _drop_level(t, self.bit) if isinstance(t, Tensor) else t, value)
-
-
-def _scalar(result: Any, what: str) -> Tensor:
-    if not isinstance(result, Tensor):
-        raise GradientError(f"{what} needs a function that returns a Tensor, got {type(result).__name__} ({here()})")
-    if result.dims is not None and result.dims != ():
-        raise GradientError(
-            f"{what} needs a function that returns a scalar, got shape {list(result.shape)} ({here()}); reduce it, or "
-            "use gk.vjp or gk.jacobian."
-        )
-    if not dtypes.is_float(result.dtype):
-        raise GradientError(f"{what} needs a floating result, got {dtypes.name(result.dtype)} ({here()})")
-    return result
-
-
-def value_and_grad(
-    f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
-) -> Callable[..., tuple[Any, Any]]:
-    """A function that returns f's scalar value and its gradient.
-
-    Args:
-        f: returns a scalar Tensor (with ``has_aux``, a pair of it and anything else).
-        argnums: which positional arguments to differentiate; each may be a tree of Tensors.
-        has_aux: whether f returns extra results, handed through.
-
-    >>> import graphkit as gk
-    >>> value, g = gk.value_and_grad(lambda x: (x * x).sum())(gk.tensor([1., 2.]))
-    >>> value.item(), g.tolist()
-    (5.0, [2.0, 4.0])
-    """
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-
-    def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        tape = _Tape(lambda *a: f(*a, **kwargs), args, [n % len(args) for n in numbers], "grad")
-        value = _scalar(tape.result[0] if has_aux else tape.result, "grad")
-        gradients = tape.pull([value], [ones_like(value)])
-        result = gradients[0] if isinstance(argnums, int) else tuple(gradients)
-        return (tape.drop(tape.result) if has_aux else _drop_level(value, tape.bit)), result
-
-    return wrapped
-
-
-def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """A function that returns the gradient of f's scalar value; see ``value_and_grad``.
-
-    >>> import graphkit as gk
-    >>> gk.grad(gk.grad(lambda x: x * x * x))(gk.tensor(2.0)).item()  # the second derivative, 6 x
-    12.0
-    """
-    both = value_and_grad(f, argnums, has_aux)
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        value, gradients = both(*args, **kwargs)
-        return (gradients, value[1]) if has_aux else gradients
-
-    return wrapped
-
-
-def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """f(*primals), and the function that pulls a cotangent of the result back to one of each primal.
-
-    >>> import graphkit as gk
-    >>> y, pull = gk.vjp(lambda x: x * x, gk.tensor([1., 2.]))
-    >>> pull(gk.tensor([1., 10.]))[0].tolist()
-    [2.0, 40.0]
-    """
-    tape = _Tape(f, primals, range(len(primals)), "vjp")
-    leaves, structure = tree.flatten(tape.result)
-
-    def pull(cotangent: Any) -> tuple[Any, ...]:
-        given, given_structure = tree.flatten(cotangent)
-        if given_structure != structure:
-            raise GradientError(f"the cotangent has another structure than the function's result ({here()})")
-        cotangents = [_as_cotangent(c, o) for c, o in zip(given, leaves, strict=True)]
-        return tuple(tape.pull(leaves, cotangents, allow_unused=True))
-
-    return tape.drop(_copy_leaves(tape.result)), pull
-
-
-def _copy_leaves(value: Any) -> Any:
-    def copy(t: Any) -> Any:
-        if not isinstance(t, Tensor) or t.traced:
-            return t
-        return Tensor(t._array, t.record, t.index, t._needs, t.name)
-
-    return tree.map(copy, value)
-
-
-def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """f(*primals), and its directional derivative along ``tangents``: the pullback of the pullback.
-
-    >>> import graphkit as gk
-    >>> y, dy = gk.jvp(lambda x: x * x, [gk.tensor([1., 2.])], [gk.tensor([1., 10.])])
-    >>> dy.tolist()
-    [2.0, 40.0]
-    """
-    result, pull = vjp(f, *primals)
-    leaves, structure = tree.flatten(result)
-    seeds = [zeros_like(leaf) for leaf in leaves]
-    given = [t for tangent in tangents for t in tree.flatten(tangent)[0]]
-
-    def pulled(*cotangents: Any) -> Any:
-        return [t for part in pull(tree.unflatten(structure, list(cotangents))) for t in tree.flatten(part)[0]]
-
-    outer = _Tape(pulled, seeds, range(len(seeds)), "jvp")
-    cotangents = [_as_cotangent(t, o) for t, o in zip(given, outer.result, strict=True)]
-    found = outer.pull(outer.result, cotangents, allow_unused=True)
-    return result, tree.unflatten(structure, found)
-
-
-def hvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
-    """The Hessian of a scalar function times a vector, without the Hessian.
-
-    >>> import graphkit as gk
-    >>> gk.hvp(lambda x: (x * x * x).sum(), [gk.tensor([1., 2.])], [gk.tensor([1., 1.])]).tolist()
-    [6.0, 12.0]
-    """
-    numbers = tuple(range(len(primals)))
-
-    def along(*xs: Any) -> Tensor:
-        gradients = [t for g in grad(f, numbers)(*xs) for t in tree.flatten(g)[0]]
-        given = [as_tensor(v) for tangent in tangents for v in tree.flatten(tangent)[0]]
-        total: Tensor | None = None
-        for g, v in zip(gradients, given, strict=True):
-            part = (g * v).sum()
-            total = part if total is None else total + part
-        assert total is not None
-        return total
-
-    tape = _Tape(along, primals, numbers, "hvp")
-    found = tape.pull([tape.result], [ones_like(tape.result)], allow_unused=True)
-    return found[0] if len(found) == 1 else tuple(found)
-
-
-__all__ = [
-    "backward", "check_rules", "grad", "history", "hvp", "interpreter", "jvp", "no_grad", "pullback", "stop_gradient",
-    "value_and_grad", "vjp",
-]  # fmt: skip
+__all__ = ["backward", "check_rules", "history", "no_grad", "pullback", "stop_gradient"]

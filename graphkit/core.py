@@ -192,7 +192,8 @@ class Tensor(TensorMethods):
     def dtype(self) -> dtypes.DType:
         if self.graph is not None and self.value is not None:
             return self.graph.dtype_of(self.value)
-        return self._array.dtype if isinstance(self._array, np.ndarray) else self._array[0].dtype
+        array: Array = self._array if isinstance(self._array, np.ndarray) else self._array[0]
+        return array.dtype
 
     @property
     def dims(self) -> Dims | None:
@@ -304,37 +305,37 @@ class Dim:
         return bool(self._refuse("a truth test"))
 
     def __add__(self, other: Any) -> Tensor:
-        return self.as_tensor() + other
+        return self.as_tensor().__add__(other)
 
     def __radd__(self, other: Any) -> Tensor:
-        return other + self.as_tensor()
+        return self.as_tensor().__radd__(other)
 
     def __sub__(self, other: Any) -> Tensor:
-        return self.as_tensor() - other
+        return self.as_tensor().__sub__(other)
 
     def __rsub__(self, other: Any) -> Tensor:
-        return other - self.as_tensor()
+        return self.as_tensor().__rsub__(other)
 
     def __mul__(self, other: Any) -> Tensor:
-        return self.as_tensor() * other
+        return self.as_tensor().__mul__(other)
 
     def __rmul__(self, other: Any) -> Tensor:
-        return other * self.as_tensor()
+        return self.as_tensor().__rmul__(other)
 
     def __floordiv__(self, other: Any) -> Tensor:
-        return self.as_tensor() // other
+        return self.as_tensor().__floordiv__(other)
 
     def __rfloordiv__(self, other: Any) -> Tensor:
-        return other // self.as_tensor()
+        return self.as_tensor().__rfloordiv__(other)
 
     def __mod__(self, other: Any) -> Tensor:
-        return self.as_tensor() % other
+        return self.as_tensor().__mod__(other)
 
     def __truediv__(self, other: Any) -> Tensor:
-        return self.as_tensor() / other
+        return self.as_tensor().__truediv__(other)
 
     def __rtruediv__(self, other: Any) -> Tensor:
-        return other / self.as_tensor()
+        return self.as_tensor().__rtruediv__(other)
 
     def __neg__(self) -> Tensor:
         return -self.as_tensor()

@@ -133,7 +133,7 @@ def promote(a: DType, b: DType) -> DType:
 def weak(scalar: bool | int | float | complex, met: DType) -> DType:
     """The dtype of a Python scalar when it meets a tensor of dtype ``met``."""
     if isinstance(scalar, bool):
-        return met if met == BOOL else met
+        return met
     if isinstance(scalar, int):
         return INT64 if met == BOOL else met
     if isinstance(scalar, float):

@@ -25,7 +25,7 @@ from graphkit import dtypes, interpreter
 from graphkit.core import Record, Tensor, as_tensor
 from graphkit.errors import GradientError, GraphkitError, OperatorError, TraceError
 from graphkit.interpreter import Attributes
-from graphkit.schemas import opset_for, schema_at
+from graphkit.schemas import opset_for
 from graphkit.source import describe, here, user_location
 
 Kernel = Callable[[dict[str, Any]], Sequence[Any]]
@@ -42,6 +42,19 @@ def recording(levels: int) -> Iterator[None]:
         yield
     finally:
         _recording.reset(token)
+
+
+_watched: ContextVar[list[Tensor] | None] = ContextVar("graphkit_watched", default=None)
+
+
+@contextmanager
+def watching(found: list[Tensor]) -> Iterator[None]:
+    """Collect the tensors from outside the block that operators inside it use and that a gradient may reach."""
+    token = _watched.set(found)
+    try:
+        yield
+    finally:
+        _watched.reset(token)
 
 
 def recorded_levels() -> int:
@@ -90,12 +103,15 @@ class Eager:
             results = kernel(dict(zip(names, [a for a in arrays if a is not None], strict=True)))
         except GraphkitError:
             raise
-        except Exception as error:  # ONNX Runtime's and the reference evaluator's errors share no base class
+        except Exception as error:  # noqa: BLE001  # ONNX Runtime's and the reference evaluator's errors share no base class
             raise _explain(op, inputs, error) from None
         for array in results:
             if type(array) is np.ndarray:
                 array.flags.writeable = False
         if needs:
+            watched = _watched.get()
+            if watched is not None:
+                watched.extend(t for t in inputs if t is not None and t._needs and all(t is not w for w in watched))
             needs &= _recording.get()
         if not needs:
             return tuple([Tensor(array) for array in results])
@@ -104,10 +120,7 @@ class Eager:
             sum([t._version for t in inputs if t is not None]), needs=needs,
         )  # fmt: skip
         return tuple(
-            [
-                Tensor(array, record, i, needs) if _carries(array) else Tensor(array)
-                for i, array in enumerate(results)
-            ]
+            [Tensor(array, record, i, needs) if _carries(array) else Tensor(array) for i, array in enumerate(results)]
         )
 
     def assign(self, target: Tensor, value: Any) -> None:
@@ -135,7 +148,7 @@ class Eager:
             session = onnxruntime.InferenceSession(
                 model.SerializeToString(), _options(op), providers=["CPUExecutionProvider"]
             )
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # ONNX Runtime raises classes of its own, which it does not export
             if not _lacks_kernel(error):
                 raise _explain(op, [None if a is None else Tensor(a) for a in arrays], error) from None
             return _reference(model, wanted), names
@@ -227,7 +240,7 @@ def _reference(model: onnx.ModelProto, wanted: list[str]) -> Kernel:
     evaluator = ReferenceEvaluator(model)
 
     def run(feeds: dict[str, Any]) -> list[Any]:
-        results: list[Any] = evaluator.run(wanted, feeds)
+        results: Any = evaluator.run(wanted, feeds)
         return [np.array(r, order="C") if isinstance(r, np.ndarray | np.generic) else r for r in results]
 
     return run
@@ -245,10 +258,6 @@ def _show(t: Tensor) -> str:
     if not isinstance(t._array, np.ndarray):
         return "sequence"
     return f"{dtypes.name(t._array.dtype)}{list(t._array.shape)}"
-
-
-def known_at(op: str, domain: str, opset: int) -> bool:
-    return schema_at(op, domain, opset) is not None
 
 
 EAGER = Eager()

@@ -20,7 +20,7 @@ from graphkit.dims import Dims
 from graphkit.errors import GradientError, OperatorError, TraceError
 from graphkit.inference import Type, from_proto, infer, type_proto
 from graphkit.interpreter import Attributes
-from graphkit.source import describe, here, user_location
+from graphkit.source import here, user_location
 
 STOP = "graphkit.stop_gradient"
 
@@ -71,9 +71,13 @@ class Graph:
     def adopt(cls, model: ir.Model) -> Graph:
         """A Graph around a model's main graph, with a Record for every node and types inferred afresh."""
         self = cls(model.graph, opset=model.opset_imports.get("", schemas.WORKING_OPSET))
-        for value in ir.traversal.RecursiveGraphIterator(model.graph):
-            self._used.add(value.name or "")
-            self._used.update(v.name for v in value.outputs if v.name)
+        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+            self._used.add(node.name or "")
+            self._used.update(v.name for v in node.outputs if v.name)
+            for a in node.attributes.values():
+                if isinstance(a, ir.Attr) and a.type == ir.AttributeType.GRAPH:
+                    body = a.as_graph()
+                    self._used.update(v.name for v in (*body.inputs, *body.initializers.values()) if v.name)
         for graph_value in (*model.graph.inputs, *model.graph.initializers.values()):
             self._used.add(graph_value.name or "")
             self._types[graph_value] = self._declared(graph_value)
@@ -191,6 +195,8 @@ class Graph:
             owner: Graph | None = self
             while owner is not None and owner is not t.graph:
                 owner = owner.parent
+            if owner is None and self.parent is not None:
+                return self.parent.capture(t)  # the body of a gradient reads the forward's values
             if owner is None:
                 raise TraceError(
                     f"a tensor of another trace ({t.name}) is used at {here()}. Pass it in as an argument, or "
@@ -315,22 +321,27 @@ class Graph:
         types = [None if t is None or t.value is None else self.type_of(t.value) for t in inputs]
         proto = None
         outer_types: dict[str, onnx.TypeProto] = {}
-        if any(isinstance(a, ir.Attr) and a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-               for a in node.attributes.values()):  # fmt: skip
+        from graphkit.bodies import BODIES, infer_bodies
+
+        found: list[Type | None] | None = None
+        if node.op_type in BODIES and not node.domain:
+            found = infer_bodies(self, node, attributes, types)
+        elif any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
             proto = ir.serde.serialize_node(node)
             for n, name in enumerate(proto.input):
                 proto.input[n] = f"i{n}" if name else ""
             del proto.output[:]
             proto.output.extend(f"o{n}" for n in range(len(node.outputs)))
             outer_types = {v.name: type_proto(self.type_of(v)) for v in outer if v.name}
-        found: list[Type | None]
-        if node.op_type == "Constant" and not node.domain:
+        if found is not None:
+            pass
+        elif node.op_type == "Constant" and not node.domain:
             array = constant_array(node.outputs[0])
             found = [None if array is None else _constant_type(array)]
         else:
             found = infer(
                 node.op_type, node.domain, self.opset, attributes, types, len(node.outputs), proto, outer_types,
-                {d: v for d, v in self.root.graph.opset_imports.items()},
+                dict(self.root.graph.opset_imports),
             )  # fmt: skip
         for value, known in zip(node.outputs, found, strict=True):
             declared = self._declared(value) if value.type is not None else None
@@ -360,7 +371,7 @@ class Graph:
         """Raise if a result is not a tensor of this graph."""
         for t in result:
             if t.traced and t.graph is not self:
-                raise TraceError(f"the traced function returned a tensor of another trace ({describe(user_location())})")
+                raise TraceError(f"the traced function returned a tensor of another trace ({here()})")
 
 
 def _constant_type(array: Any) -> Type:
@@ -431,7 +442,7 @@ def constant_array(value: ir.Value) -> Any:
 
 def captured_values(node: ir.Node) -> list[ir.Value]:
     """The outer values that a node's subgraphs use, each once, in order of use."""
-    bodies = [a for a in node.attributes.values() if isinstance(a, ir.Attr) and a.type == ir.AttributeType.GRAPH]
+    bodies = [a for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
     if not bodies:
         return []
     inside: set[ir.Value] = set()
@@ -443,7 +454,7 @@ def captured_values(node: ir.Node) -> list[ir.Value]:
         for inner in ir.traversal.RecursiveGraphIterator(body):
             inside.update(inner.outputs)
             for a in inner.attributes.values():
-                if isinstance(a, ir.Attr) and a.type == ir.AttributeType.GRAPH:
+                if a.type == ir.AttributeType.GRAPH:
                     inside.update(a.as_graph().inputs)
                     inside.update(a.as_graph().initializers.values())
         for inner in ir.traversal.RecursiveGraphIterator(body):

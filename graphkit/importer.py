@@ -84,7 +84,7 @@ class Loaded:
         for name, value in graph.initializers.items():
             env[value] = self._constants[name]
         for value in graph.inputs:
-            if value.name in feeds:
+            if value.name is not None and value.name in feeds:
                 env[value] = _fed(value, feeds[value.name])
         run_nodes(graph, env)
         return [_result(env, v) for v in graph.outputs]
@@ -92,8 +92,10 @@ class Loaded:
 
 def _fed(value: ir.Value, given: Any) -> Tensor:
     wanted = dtypes.as_dtype(int(value.dtype)) if value.dtype is not None else None
-    if isinstance(given, bool | int | float | list | tuple) and wanted is not None and not isinstance(
-        value.type, ir.SequenceType
+    if (
+        isinstance(given, bool | int | float | list | tuple)
+        and wanted is not None
+        and not isinstance(value.type, ir.SequenceType)
     ):
         return as_tensor(given, wanted)
     if isinstance(given, list):

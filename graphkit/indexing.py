@@ -37,7 +37,8 @@ def reshape(x: Tensor, shape: Sequence[Any]) -> Tensor:
     if not dynamic:
         wanted = [int(t) for t in target]
         for axis, extent in enumerate(wanted):
-            if extent == 0 and isinstance(shape[axis], int) and (known is None or axis >= len(known) or known[axis] != 0):
+            written = extent == 0 and isinstance(shape[axis], int)
+            if written and (known is None or axis >= len(known) or known[axis] != 0):
                 return apply1("Reshape", x, constant_ints(wanted), allowzero=1)
         if known is not None and all(isinstance(k, int) for k in known) and sum(w == -1 for w in wanted) <= 1:
             _check_size(x, wanted)

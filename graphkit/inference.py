@@ -352,7 +352,7 @@ def _by_schema(
             schema, node, types, data,
             opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()],
         )  # fmt: skip
-    except Exception:  # inference that fails says nothing; the runtime reports a real error when the graph runs
+    except Exception:  # noqa: BLE001  # inference that fails says nothing; the runtime reports a real error when the graph runs
         found = {}
     results: list[Type | None] = [from_proto(found[o]) if o in found else None for o in node.output]
     for n, result in enumerate(results):

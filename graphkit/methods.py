@@ -16,7 +16,7 @@ from graphkit.interpreter import apply1, current
 from graphkit.source import here
 
 if TYPE_CHECKING:
-    from graphkit.core import Array, Dim, Tensor
+    from graphkit.core import Array, Tensor
 
 Scalar = bool | int | float
 Axis = int | Sequence[int] | None
@@ -105,7 +105,7 @@ def binary(op: str, a: Any, b: Any) -> Tensor:
     return current().apply(op, (left, right), None, 1, "")[0]
 
 
-class TensorMethods:
+class TensorMethods:  # noqa: PLW1641  # Tensor hashes by identity
     """The methods of Tensor, kept apart from what a Tensor is."""
 
     __slots__ = ()
@@ -240,8 +240,7 @@ class TensorMethods:
 
     def numpy(self) -> Array:
         """The values as a read-only numpy array; copy it to write on it."""
-        array = self._concrete("x.numpy()")
-        return array.view() if isinstance(array, np.ndarray) else array
+        return self._concrete("x.numpy()").view()
 
     def item(self) -> Any:
         """The one value as a Python scalar."""

@@ -96,7 +96,9 @@ def _sort(
     if variadic and len(given) == len(formal) and isinstance(given[-1], list | tuple) and _holds_tensors(given[-1]):
         given[-1:] = given[-1]  # Concat([a, b], axis=0) reads as Concat(a, b, axis=0)
     if len(given) > len(formal) and not variadic:
-        raise OperatorError(f"{name} at {here()} takes at most {len(formal)} inputs, got {len(given)}: {_signature(schema)}")
+        raise OperatorError(
+            f"{name} at {here()} takes at most {len(formal)} inputs, got {len(given)}: {_signature(schema)}"
+        )
     positions = {f.name: n for n, f in enumerate(formal)}
     attributes: dict[str, Any] = {}
     for key, value in named.items():
@@ -144,7 +146,7 @@ def _attribute(name: str, schema: schemas.Schema, key: str, value: Any) -> Any:
         return int(value)
     if wanted is not None and not isinstance(value, wanted):
         raise OperatorError(
-            f"{name} at {here()}: attribute '{key}' is {kind.name.lower()}, got {type(value).__name__} ({value!r})"
+            f"{name} at {here()}: attribute '{key}' is {str(kind).rsplit('.', 1)[-1].lower()}, got {type(value).__name__} ({value!r})"
         )
     if kind == onnx.defs.OpSchema.AttrType.FLOAT:
         return float(value)

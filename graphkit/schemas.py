@@ -7,7 +7,7 @@ it, up to 26, the newest that ONNX Runtime loads.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final
 
 import onnx.defs
@@ -21,7 +21,7 @@ NEWEST_OPSET: Final = 26
 Schema = onnx.defs.OpSchema
 
 
-@lru_cache(maxsize=None)
+@cache
 def schema_at(op: str, domain: str, opset: int) -> Schema | None:
     """The schema of an operator at an opset, None where it does not exist (yet, or any more)."""
     if not onnx.defs.has(op, domain):
@@ -33,7 +33,7 @@ def schema_at(op: str, domain: str, opset: int) -> Schema | None:
     return None if found.deprecated else found
 
 
-@lru_cache(maxsize=None)
+@cache
 def opset_for(op: str, domain: str = "", attributes: frozenset[str] = frozenset()) -> int:
     """The opset at which graphkit writes an operator used with these attributes."""
     if domain:
@@ -52,7 +52,7 @@ def opset_for(op: str, domain: str = "", attributes: frozenset[str] = frozenset(
     raise OperatorError(f"ONNX has no operator {op} ({here()}).{did_you_mean(op, known)}")
 
 
-@lru_cache(maxsize=None)
+@cache
 def schema(op: str, domain: str = "", attributes: frozenset[str] = frozenset()) -> Schema:
     """The schema that graphkit uses for an operator; OperatorError for a name that ONNX does not have."""
     found = schema_at(op, domain, opset_for(op, domain, attributes))
@@ -61,13 +61,13 @@ def schema(op: str, domain: str = "", attributes: frozenset[str] = frozenset()) 
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def names() -> tuple[str, ...]:
     """Every operator of the default domain, sorted."""
     return tuple(sorted({s.name for s in onnx.defs.get_all_schemas() if s.domain == "" and not s.deprecated}))
 
 
-@lru_cache(maxsize=None)
+@cache
 def default_of(op: str, domain: str, name: str) -> Any:
     """An attribute's default value in the newest schema that has it, None where there is none."""
     if not onnx.defs.has(op, domain):

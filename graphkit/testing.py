@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from graphkit import autograd, dtypes, tree
+from graphkit import dtypes, transforms, tree
+from graphkit.autograd import no_grad
 from graphkit.core import Array, Tensor, as_tensor
 from graphkit.tracing import Spec, trace
 
@@ -56,7 +57,7 @@ def check_gradients(
     chosen = list(wrt) if wrt is not None else [n for n, a in enumerate(arrays) if a.dtype.kind == "f"]
     loss = _weighted(f, seed)
     for _ in range(order - 1):
-        loss = _with_squares(_weighted(autograd.grad(loss, chosen), seed + 1))
+        loss = _with_squares(_weighted(transforms.grad(loss, chosen), seed + 1))
     wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
     exact = _eager(loss, wide, chosen)
     if numeric:
@@ -98,7 +99,7 @@ def _with_squares(loss: Function) -> Function:
     """The loss plus half the sum of squares: the gradient of a piecewise linear function depends on nothing else."""
 
     def total(*args: Tensor) -> Tensor:
-        result = loss(*args)
+        result: Tensor = loss(*args)
         for t in args:
             if dtypes.is_float(t.dtype):
                 result = result + (t * t).sum() * 0.5
@@ -121,7 +122,7 @@ def _wave(y: Tensor, seed: int) -> Tensor:
 
 
 def _eager(loss: Function, arrays: Sequence[Array], wrt: Sequence[int]) -> list[Array]:
-    found = autograd.grad(loss, wrt)(*[as_tensor(a) for a in arrays])
+    found = transforms.grad(loss, wrt)(*[as_tensor(a) for a in arrays])
     return [g.numpy() for g in found]
 
 
@@ -135,7 +136,7 @@ def _graph(
         for a, dims in zip(arrays, layout, strict=True)
     ]
     names = [f"x{n}" for n in range(len(arrays))]
-    model = trace(autograd.grad(loss, wrt), *specs, input_names=names)
+    model = trace(transforms.grad(loss, wrt), *specs, input_names=names)
     results = run(model, dict(zip(names, arrays, strict=True)), optimizations=False)
     return list(results.values())
 
@@ -144,7 +145,7 @@ def differences(loss: Function, arrays: Sequence[Array], n: int, step: float = 1
     """Central differences of a scalar function with respect to input ``n``, in float64."""
     base = [np.array(a) for a in arrays]
     result = np.zeros(base[n].shape)
-    with autograd.no_grad():
+    with no_grad():
         for place in np.ndindex(*base[n].shape):
             ends = []
             for sign in (1, -1):

@@ -122,7 +122,9 @@ def parameter_names(f: Any) -> dict[int, str]:
     """Names for the tensors that a module holds, by their attribute paths."""
     named = getattr(f, "named_tensors", None)
     if named is None:
-        owner = getattr(f, "__self__", None)
+        owner = getattr(f, "__self__", None) or getattr(f, "__wrapped__", None)
+        if owner is not None and not hasattr(owner, "named_tensors"):
+            return parameter_names(owner)
         named = getattr(owner, "named_tensors", None)
     return {id(t): name for name, t in named()} if callable(named) else {}
 
@@ -165,7 +167,7 @@ def _input(graph: Graph, name: str, described: Any) -> Tensor:
 def _output_names(result: Any, leaves: Sequence[Any], given: Sequence[str] | None) -> list[str]:
     if given is not None:
         if len(given) != len(leaves):
-            raise TraceError(f"the function returns {len(leaves)} tensors, {len(given)} output names were given ({here()})")
+            raise TraceError(f"the function returns {len(leaves)} tensors, {len(given)} names were given ({here()})")
         return list(given)
     if isinstance(result, Mapping) and all(isinstance(k, str) for k in result) and len(result) == len(leaves):
         return list(result)

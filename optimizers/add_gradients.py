@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from graphkit import autograd, dims, dtypes, interpreter
-from graphkit.core import Key, Tensor
+from graphkit.core import Key, Record, Tensor
 from graphkit.errors import GradientError, did_you_mean
 from graphkit.gradients import reason_against
 from graphkit.gradients.shapes import ones_like, zeros_like
@@ -63,7 +63,8 @@ def add_gradients(
             not depend on, and for operators without a rule, all of which one message names.
 
     >>> import onnx.parser
-    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float loss) {loss = ReduceSumSquare<keepdims=0>(x)}'
+    >>> text = '''<ir_version: 8, opset_import: ["": 17]>
+    ... g (float[N] x) => (float loss) {loss = ReduceSumSquare<keepdims=0>(x)}'''
     >>> model = add_gradients(onnx.parser.parse_model(text), of="loss", wrt=["x"])
     >>> [o.name for o in model.graph.output]
     ['loss', 'x_grad']
@@ -153,8 +154,8 @@ def _why_unreached(loss: Tensor, missing: Sequence[Tensor]) -> str:
     )
 
 
-def _everything_before(loss: Tensor) -> list[autograd.Record]:
-    seen: dict[int, autograd.Record] = {}
+def _everything_before(loss: Tensor) -> list[Record]:
+    seen: dict[int, Record] = {}
     stack = [loss.record] if loss.record is not None else []
     while stack:
         record = stack.pop()

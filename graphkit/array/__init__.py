@@ -146,7 +146,7 @@ float32, float64 = _dtypes.FLOAT32, _dtypes.FLOAT64
 float16, bfloat16 = _dtypes.FLOAT16, _dtypes.BFLOAT16
 int8, int16, int32, int64 = (np.dtype(t) for t in ("int8", "int16", "int32", "int64"))
 uint8, uint16, uint32, uint64 = (np.dtype(t) for t in ("uint8", "uint16", "uint32", "uint64"))
-bool = _dtypes.BOOL  # noqa: A001  # the standard's name for it
+bool = _dtypes.BOOL
 
 _NUMPY_NAMES = {
     "absolute": abs, "arccos": acos, "arccosh": acosh, "arcsin": asin, "arcsinh": asinh, "arctan": atan,

@@ -87,7 +87,7 @@ def remainder(a: Any, b: Any, /) -> Tensor:
 
 def pow(a: Any, b: Any, /) -> Tensor:
     """a to the power b."""
-    return as_tensor(a) ** b if isinstance(a, Tensor) else binary("Pow", a, as_tensor(b))  # type: ignore[no-any-return]
+    return a.__pow__(b) if isinstance(a, Tensor) else binary("Pow", a, as_tensor(b))
 
 
 def maximum(a: Any, b: Any, /) -> Tensor:
@@ -263,9 +263,10 @@ def atan2(y: Any, x: Any, /) -> Tensor:
     zero = right == 0
     safe = apply1("Where", zero, as_tensor(np.ones((), right.dtype)), right)
     angle = apply1("Atan", up / safe)
-    turned = apply1("Where", signbit(right) & ~zero, angle + copysign(as_tensor(np.full((), math.pi, up.dtype)), up), angle)
+    half_turn = copysign(as_tensor(np.full((), math.pi, up.dtype)), up)
+    turned = apply1("Where", signbit(right) & ~zero, angle + half_turn, angle)
     upright = copysign(as_tensor(np.full((), math.pi / 2, up.dtype)), up)
-    on_axis = apply1("Where", signbit(right), copysign(as_tensor(np.full((), math.pi, up.dtype)), up), up)
+    on_axis = apply1("Where", signbit(right), half_turn, up)
     return apply1("Where", zero, apply1("Where", up == 0, on_axis, upright), turned)
 
 
@@ -296,17 +297,17 @@ def logical_not(x: Any, /) -> Tensor:
 
 def bitwise_and(a: Any, b: Any, /) -> Tensor:
     """a & b."""
-    return as_tensor(a) & b
+    return as_tensor(a).__and__(b)
 
 
 def bitwise_or(a: Any, b: Any, /) -> Tensor:
     """a | b."""
-    return as_tensor(a) | b
+    return as_tensor(a).__or__(b)
 
 
 def bitwise_xor(a: Any, b: Any, /) -> Tensor:
     """a ^ b."""
-    return as_tensor(a) ^ b
+    return as_tensor(a).__xor__(b)
 
 
 def bitwise_invert(x: Any, /) -> Tensor:
@@ -326,7 +327,7 @@ def bitwise_right_shift(a: Any, b: Any, /) -> Tensor:
     return left // binary("Pow", as_tensor(np.asarray(2, left.dtype)), right)
 
 
-def clip(x: Any, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002  # the standard's names
+def clip(x: Any, min: Any = None, max: Any = None) -> Tensor:
     """x kept between two bounds, either of which may be left out."""
     t = as_tensor(x)
     if min is not None:

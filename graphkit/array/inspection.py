@@ -45,7 +45,8 @@ def can_cast(from_: Any, to: Any, /) -> bool:
 
 def finfo(dtype: Any, /) -> Any:
     """Machine limits of a floating dtype."""
-    return ml_dtypes.finfo(dtype.dtype if isinstance(dtype, Tensor) else dtypes.as_dtype(dtype))
+    limits: Any = ml_dtypes.finfo
+    return limits(dtype.dtype if isinstance(dtype, Tensor) else dtypes.as_dtype(dtype))
 
 
 def iinfo(dtype: Any, /) -> Any:

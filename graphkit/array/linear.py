@@ -23,7 +23,7 @@ def matrix_transpose(x: Any, /) -> Tensor:
 def vecdot(a: Any, b: Any, /, *, axis: int = -1) -> Tensor:
     """Sum of products along one axis."""
     left, right = together(as_tensor(a), b)
-    return (left * right).sum(axis=axis)  # type: ignore[no-any-return]  # of a Tensor
+    return (left * right).sum(axis=axis)
 
 
 def tensordot(a: Any, b: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
@@ -36,7 +36,9 @@ def tensordot(a: Any, b: Any, /, *, axes: int | tuple[Sequence[int], Sequence[in
     letters = "abcdefghijklmnopqrstuvwxyz"
     first = letters[: left.ndim]
     rest = iter(letters[left.ndim :])
-    second = "".join(first[over_left[over_right.index(n)]] if n in over_right else next(rest) for n in range(right.ndim))
+    second = "".join(
+        first[over_left[over_right.index(n)]] if n in over_right else next(rest) for n in range(right.ndim)
+    )
     result = "".join(c for n, c in enumerate(first) if n not in over_left) + "".join(
         c for n, c in enumerate(second) if n not in over_right
     )

@@ -10,7 +10,6 @@ import numpy as np
 from graphkit import dtypes
 from graphkit.core import Tensor, as_tensor
 from graphkit.interpreter import apply, apply1
-from graphkit.methods import constant_ints
 
 Axis = int | Sequence[int] | None
 
@@ -55,7 +54,7 @@ def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool
     for a in axes:
         extent = t.shape[a]
         count = count * (float(extent) if isinstance(extent, int) else extent.as_tensor().astype(t.dtype))
-    return square.sum(axis, keepdims) / (count - correction)  # type: ignore[no-any-return]  # of a Tensor
+    return square.sum(axis, keepdims) / (count - correction)
 
 
 def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
@@ -189,6 +188,3 @@ def unique_inverse(x: Any, /) -> UniqueInverse:
 def unique_values(x: Any, /) -> Tensor:
     """Distinct values in order."""
     return unique_all(x).values
-
-
-__all__ = ["constant_ints"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from graphkit import dtypes
 from graphkit.core import Record, Tensor
-from graphkit.gradients.shapes import constant, static_value
+from graphkit.gradients.shapes import constant, full_like, static_value, sum_to
 from graphkit.gradients.table import Entry, gradient
 from graphkit.interpreter import apply1
 
@@ -32,7 +32,9 @@ def add(r: Record, g: Tensor) -> Entries:
 
 @gradient("Sub")
 def sub(r: Record, g: Tensor) -> Entries:
-    return g, lambda: apply1("Neg", g)
+    b = r.inputs[1]
+    assert b is not None
+    return g, lambda: apply1("Neg", sum_to(g, b))
 
 
 @gradient("Mul")
@@ -51,7 +53,7 @@ def _divisor_may_vanish(r: Record) -> bool:
 
 @gradient("Div", singular=_divisor_may_vanish)
 def div(r: Record, g: Tensor) -> Entries:
-    a, b = r.inputs
+    b = r.inputs[1]
     (y,) = r.outputs
     return lambda: apply1("Div", g, b), lambda: apply1("Neg", apply1("Div", apply1("Mul", g, y), b))
 
@@ -139,7 +141,9 @@ def asin(r: Record, g: Tensor) -> Tensor:
 
 @gradient("Acos", singular=True)
 def acos(r: Record, g: Tensor) -> Tensor:
-    return apply1("Neg", asin(r, g))
+    (x,) = r.inputs
+    assert x is not None
+    return apply1("Neg", apply1("Div", g, apply1("Sqrt", _one_minus_square(x))))
 
 
 @gradient("Atan")
@@ -150,18 +154,20 @@ def atan(r: Record, g: Tensor) -> Tensor:
 
 @gradient("Sinh")
 def sinh(r: Record, g: Tensor) -> Tensor:
-    return apply1("Mul", g, _half_exponentials("Add", r.inputs[0]))
+    return apply1("Mul", g, _cosh(r.inputs[0]))
 
 
 @gradient("Cosh")
 def cosh(r: Record, g: Tensor) -> Tensor:
-    return apply1("Mul", g, _half_exponentials("Sub", r.inputs[0]))
+    """sinh = tanh cosh, which keeps its precision near 0, where e^x - e^-x does not."""
+    (y,) = r.outputs
+    return apply1("Mul", g, apply1("Mul", apply1("Tanh", r.inputs[0]), y))
 
 
-def _half_exponentials(op: str, x: Tensor | None) -> Tensor:
-    # cosh or sinh by exponentials: CUDA has no kernel for either
+def _cosh(x: Tensor | None) -> Tensor:
+    # by exponentials: CUDA has no kernel for Cosh
     assert x is not None
-    e = apply1(op, apply1("Exp", x), apply1("Exp", apply1("Neg", x)))
+    e = apply1("Add", apply1("Exp", x), apply1("Exp", apply1("Neg", x)))
     return apply1("Mul", e, number(0.5, x))
 
 
@@ -175,7 +181,8 @@ def asinh(r: Record, g: Tensor) -> Tensor:
 def acosh(r: Record, g: Tensor) -> Tensor:
     (x,) = r.inputs
     assert x is not None
-    return apply1("Div", g, apply1("Sqrt", apply1("Neg", _one_minus_square(x))))
+    square = apply1("Mul", apply1("Sub", x, number(1, x)), apply1("Add", x, number(1, x)))
+    return apply1("Div", g, apply1("Sqrt", square))
 
 
 @gradient("Atanh", singular=True)
@@ -229,15 +236,15 @@ def extreme(r: Record, g: Tensor) -> Entries:
 
 @gradient("Mod")
 def mod(r: Record, g: Tensor) -> Entries:
-    """a mod b = a - b * n(a / b), n being constant almost everywhere."""
+    """a mod b = a - b n for a whole number n, constant almost everywhere: of fmod and of the other alike."""
     a, b = r.inputs
-    quotient = apply1("Div", a, b)
-    if r.attribute("fmod", 0):
-        # towards zero, as C's fmod
-        whole = apply1("Mul", apply1("Sign", quotient), apply1("Floor", apply1("Abs", quotient)))
-    else:
-        whole = apply1("Floor", quotient)
-    return g, lambda: apply1("Neg", apply1("Mul", g, whole))
+    (y,) = r.outputs
+
+    def to_b() -> Tensor:
+        whole = apply1("Round", apply1("Div", apply1("Sub", y, a), b))
+        return apply1("Mul", g, whole)
+
+    return g, to_b
 
 
 @gradient("Pow", singular=True)
@@ -246,38 +253,46 @@ def pow_(r: Record, g: Tensor) -> Entries:
     assert x is not None and p is not None
     exponent = None if r.wanted(1) else static_value(p)
     fixed = float(exponent.reshape(-1)[0]) if exponent is not None and exponent.size == 1 else None
-    return lambda: _pow_base(x, p, g, fixed), lambda: _pow_exponent(r, x, p, g)
+    (y,) = r.outputs
+    return lambda: _pow_base(x, y, p, g, fixed), lambda: _pow_exponent(r, x, p, g)
 
 
-def _pow_base(x: Tensor, p: Tensor, g: Tensor, fixed: float | None) -> Tensor:
+def _pow_base(x: Tensor, y: Tensor, p: Tensor, g: Tensor, fixed: float | None) -> Tensor:
     """p * x ** (p - 1), and 0 for p = 0 wherever x is."""
-    if fixed is not None:
-        if fixed == 0:
-            return apply1("Mul", g, apply1("Mul", number(0, x), x.detach()))
-        scaled = g if fixed == 1 else apply1("Mul", g, number(fixed, g))
-        if fixed == 1:
-            return scaled
-        if fixed == 2:
-            return apply1("Mul", scaled, x)
-        if fixed == 3:
-            return apply1("Mul", scaled, apply1("Mul", x, x))
-        if fixed == 0.5:
-            return apply1("Div", scaled, apply1("Sqrt", x))
-        if fixed == -1:
-            return apply1("Div", scaled, apply1("Mul", x, x))
-        return apply1("Mul", scaled, apply1("Pow", x, number(fixed - 1, x)))
-    exponent = p.astype(x.dtype)
-    # x ** -1 is infinite at 0, and 0 * inf is NaN: where the exponent is 0 use x ** 0 instead.
-    zero = apply1("Equal", exponent, number(0, x))
-    less = apply1("Where", zero, number(0, x), apply1("Sub", exponent, number(1, x)))
-    return apply1("Mul", g, apply1("Mul", exponent, apply1("Pow", x, less)))
+    if fixed is None:
+        exponent = p.astype(x.dtype)
+        # x ** -1 is infinite at 0, and 0 * inf is NaN: where the exponent is 0 use x ** 0 instead.
+        zero = as_mask(apply1("Equal", exponent, number(0, x)), x)
+        less = apply1("Add", apply1("Sub", exponent, number(1, x)), zero)
+        return apply1("Mul", g, apply1("Mul", exponent, apply1("Pow", x, less)))
+    if fixed == 0:
+        return full_like(x, 0)
+    if fixed == 1:
+        return g
+    scaled = apply1("Mul", g, number(fixed, g))
+    if fixed < 0:
+        return apply1("Div", apply1("Mul", scaled, y), x)
+    if fixed == 0.5:
+        return apply1("Div", scaled, y)
+    if fixed == 1.5:
+        return apply1("Mul", scaled, apply1("Sqrt", x))
+    if fixed in _PRODUCTS:  # a Pow costs thirty products
+        power = x
+        for _ in range(int(fixed) - 2):
+            power = apply1("Mul", power, x)
+        return apply1("Mul", scaled, power)
+    return apply1("Mul", scaled, apply1("Pow", x, number(fixed - 1, x)))
+
+
+_PRODUCTS = frozenset({2.0, 3.0, 4.0, 5.0})
 
 
 def _pow_exponent(r: Record, x: Tensor, p: Tensor, g: Tensor) -> Tensor:
-    """x ** p * log(x), and 0 where x is 0."""
+    """x ** p * log(x), and 0 where x is 0 and p is not negative."""
     (y,) = r.outputs
-    zero = apply1("Equal", x, number(0, x))
-    safe = apply1("Where", zero, number(1, x), x)
+    exponent = p.astype(x.dtype)
+    flat = apply1("And", apply1("Equal", x, number(0, x)), apply1("GreaterOrEqual", exponent, number(0, x)))
+    safe = apply1("Where", flat, number(1, x), x)
     return apply1("Mul", g, apply1("Mul", y, apply1("Log", safe))).astype(p.dtype)
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from graphkit.core import Record, Tensor
+from graphkit.dims import is_static
+from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries, number
-from graphkit.gradients.shapes import constant_ints, is_static, reshape_to, sum_to
+from graphkit.gradients.shapes import reshape_to, sum_to
 from graphkit.gradients.table import gradient
 from graphkit.interpreter import apply1
+from graphkit.methods import constant_ints
+from graphkit.methods import constant_ints
 
 
 def transpose_last(x: Tensor) -> Tensor:
@@ -21,8 +25,6 @@ def matmul(r: Record, g: Tensor) -> Entries:
     a, b = r.inputs
     assert a is not None and b is not None
     if a.rank is None or b.rank is None:
-        from graphkit.errors import GradientError
-
         raise GradientError(f"the gradient of {r.describe()} needs the rank of both inputs, and one is unknown")
     return lambda: _left(a, b, g), lambda: _right(a, b, g)
 

@@ -52,7 +52,9 @@ def concat(r: Record, g: Tensor) -> Entries:
     if all(isinstance(n, int) for n in lengths):
         sizes = constant_ints([int(n) for n in lengths if isinstance(n, int)])
     else:
-        sizes = apply1("Concat", *(apply1("Gather", apply1("Shape", t), constant_ints([axis])) for t in r.inputs), axis=0)
+        sizes = apply1(
+            "Concat", *(apply1("Gather", apply1("Shape", t), constant_ints([axis])) for t in r.inputs), axis=0
+        )
     return apply("Split", (g, sizes), {"axis": axis}, outputs=len(r.inputs))
 
 
@@ -209,9 +211,9 @@ def _block_shape(x: Tensor, block: int) -> Tensor:
         n, c, h, w = (int(d) for d in x.dims)
         return constant_ints([n, c // block**2, h, block, w, block])
     shape = apply1("Shape", x)
-    n, c, h, w = (apply1("Gather", shape, constant_ints([i])) for i in range(4))
+    batch, channels, height, width = (apply1("Gather", shape, constant_ints([i])) for i in range(4))
     b = constant_ints([block])
-    return apply1("Concat", n, apply1("Div", c, constant_ints([block**2])), h, b, w, b, axis=0)
+    return apply1("Concat", batch, apply1("Div", channels, constant_ints([block**2])), height, b, width, b, axis=0)
 
 
 @gradient("SpaceToDepth")
@@ -238,7 +240,9 @@ def range_(r: Record, g: Tensor) -> Entries:
     """start + i * step: the start moves all elements, the step moves element i by i."""
     start, _, step = r.inputs
     assert start is not None and step is not None
-    steps = apply1("Range", number(0, g), apply1("Cast", apply1("Squeeze", apply1("Shape", g)), to=_onnx(g)), number(1, g))
+    steps = apply1(
+        "Range", number(0, g), apply1("Cast", apply1("Squeeze", apply1("Shape", g)), to=_onnx(g)), number(1, g)
+    )
     return (
         lambda: apply1("ReduceSum", g, keepdims=0),
         None,

@@ -1,0 +1,479 @@
+"""Functions of functions: grad, vjp, jvp, hvp, jacobian, hessian; and functions that say how they are differentiated.
+
+All are sugar over ``pullback``. Since gradient rules are operators, each of these nests in each other, and works in a
+trace as it does eagerly.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from graphkit import dtypes, eager, tree
+from graphkit.autograd import as_cotangent, history, pullback
+from graphkit.core import Key, Record, Tensor, as_tensor
+from graphkit.errors import GradientError
+from graphkit.gradients import gradient
+from graphkit.gradients.shapes import ones_like, zeros_like
+from graphkit.interpreter import apply1, current
+from graphkit.methods import constant_ints
+from graphkit.source import here, user_location
+
+# Functions of functions. Each running transform owns one bit of every tensor's ``_needs``.
+
+_taken = itertools.count()
+
+
+def _new_bit() -> int:
+    """A bit of its own: a pullback may outlive its transform, so nesting depth would not tell two apart."""
+    return 2 << next(_taken) % 512
+
+
+def _alias(x: Tensor, bit: int) -> Tensor:
+    """A value of its own for ``x``: what f does with it is told apart from what it does with x by other ways."""
+    if x.traced or isinstance(current(), eager.Eager) is False:
+        return apply1("Identity", x)
+    if x._needs & eager.recorded_levels():
+        y = apply1("Identity", x)
+        y._needs |= bit
+        if y.record is not None:
+            y.record.needs |= bit
+        return y
+    return Tensor(x._array, needs=bit)
+
+
+def _drop_level(x: Tensor, bit: int) -> Tensor:
+    """A result without the bit of the transform that is over, and without history if nobody else needs it."""
+    if x.traced:
+        return x
+    left = x._needs & ~bit & eager.recorded_levels()
+    if not left:
+        return Tensor(x._array)
+    x._needs = left
+    return x
+
+
+def _differentiable(leaves: Sequence[Any], what: str) -> list[Tensor]:
+    tensors = [as_tensor(leaf) for leaf in leaves]
+    for t in tensors:
+        if not dtypes.is_float(t.dtype):
+            raise GradientError(
+                f"{what} at {here()}: the argument is {dtypes.name(t.dtype)}, which has no gradient; give floats."
+            )
+    return tensors
+
+
+class _Tape:
+    """f applied to aliases of some of its arguments, ready to be pulled back any number of times."""
+
+    def __init__(self, f: Callable[..., Any], args: Sequence[Any], argnums: Sequence[int], what: str) -> None:
+        self.argnums = argnums
+        flat = [tree.flatten(args[i]) for i in argnums]
+        self.structures = [structure for _, structure in flat]
+        self.primals = [t for leaves, _ in flat for t in _differentiable(leaves, what)]
+        self.counts = [len(leaves) for leaves, _ in flat]
+        self.bit = _new_bit()
+        self.aliases = [_alias(p, self.bit) for p in self.primals]
+        replaced = list(args)
+        for i, structure, leaves in zip(argnums, self.structures, self._split(self.aliases), strict=True):
+            replaced[i] = tree.unflatten(structure, leaves)
+        with eager.recording(eager.recorded_levels() | self.bit):
+            self.result = f(*replaced)
+
+    def _split(self, leaves: Sequence[Any]) -> Iterator[list[Any]]:
+        start = 0
+        for count in self.counts:
+            yield list(leaves[start : start + count])
+            start += count
+
+    def pull(self, outputs: Sequence[Tensor], cotangents: Sequence[Tensor], allow_unused: bool = False) -> list[Any]:
+        wanted = {a.key: a for a in self.aliases}
+        levels = eager.recorded_levels() & ~self.bit
+        records = history(outputs, wanted)
+        start: dict[Key, Tensor] = {}
+        with eager.recording(levels):
+            for output, cotangent in zip(outputs, cotangents, strict=True):
+                already = start.get(output.key)
+                start[output.key] = cotangent if already is None else apply1("Add", already, cotangent)
+            found = pullback(records, start, wanted)
+            gradients = []
+            for n, alias in enumerate(self.aliases):
+                if alias.key in found:
+                    gradients.append(_drop_level(found[alias.key], self.bit))
+                elif allow_unused:
+                    gradients.append(zeros_like(self.primals[n]))
+                else:
+                    raise GradientError(
+                        f"the result does not depend on {self._name(n)} by any differentiable way ({here()}). "
+                        "If a gradient of zero is meant, add 0 * x to the result."
+                    )
+        return [
+            tree.unflatten(structure, leaves)
+            for structure, leaves in zip(self.structures, self._split(gradients), strict=True)
+        ]
+
+    def _name(self, n: int) -> str:
+        named = self.primals[n].name
+        position = 0
+        for argnum, count in zip(self.argnums, self.counts, strict=True):
+            if n < position + count:
+                place = f"argument {argnum}" + (f" (leaf {n - position})" if count > 1 else "")
+                return f"{place}, '{named}'," if named else place
+            position += count
+        return "an argument"
+
+    def drop(self, value: Any) -> Any:
+        return tree.map(lambda t: _drop_level(t, self.bit) if isinstance(t, Tensor) else t, value)
+
+
+def _scalar(result: Any, what: str) -> Tensor:
+    if not isinstance(result, Tensor):
+        raise GradientError(f"{what} needs a function that returns a Tensor, got {type(result).__name__} ({here()})")
+    if result.dims is not None and result.dims != ():
+        raise GradientError(
+            f"{what} needs a function that returns a scalar, got shape {list(result.shape)} ({here()}); reduce it, or "
+            "use gk.vjp or gk.jacobian."
+        )
+    if not dtypes.is_float(result.dtype):
+        raise GradientError(f"{what} needs a floating result, got {dtypes.name(result.dtype)} ({here()})")
+    return result
+
+
+def value_and_grad(
+    f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., tuple[Any, Any]]:
+    """A function that returns f's scalar value and its gradient.
+
+    Args:
+        f: returns a scalar Tensor (with ``has_aux``, a pair of it and anything else).
+        argnums: which positional arguments to differentiate; each may be a tree of Tensors.
+        has_aux: whether f returns extra results, handed through.
+
+    >>> import graphkit as gk
+    >>> value, g = gk.value_and_grad(lambda x: (x * x).sum())(gk.tensor([1., 2.]))
+    >>> value.item(), g.tolist()
+    (5.0, [2.0, 4.0])
+    """
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    @functools.wraps(f, updated=())
+    def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        tape = _Tape(lambda *a: f(*a, **kwargs), args, [n % len(args) for n in numbers], "grad")
+        value = _scalar(tape.result[0] if has_aux else tape.result, "grad")
+        gradients = tape.pull([value], [ones_like(value)])
+        result = gradients[0] if isinstance(argnums, int) else tuple(gradients)
+        return (tape.drop(tape.result) if has_aux else _drop_level(value, tape.bit)), result
+
+    return wrapped
+
+
+def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """A function that returns the gradient of f's scalar value; see ``value_and_grad``.
+
+    >>> import graphkit as gk
+    >>> gk.grad(gk.grad(lambda x: x * x * x))(gk.tensor(2.0)).item()  # the second derivative, 6 x
+    12.0
+    """
+    both = value_and_grad(f, argnums, has_aux)
+
+    @functools.wraps(f, updated=())
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        value, gradients = both(*args, **kwargs)
+        return (gradients, value[1]) if has_aux else gradients
+
+    return wrapped
+
+
+def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """f(*primals), and the function that pulls a cotangent of the result back to one of each primal.
+
+    >>> import graphkit as gk
+    >>> y, pull = gk.vjp(lambda x: x * x, gk.tensor([1., 2.]))
+    >>> pull(gk.tensor([1., 10.]))[0].tolist()
+    [2.0, 40.0]
+    """
+    tape = _Tape(f, primals, range(len(primals)), "vjp")
+    leaves, structure = tree.flatten(tape.result)
+
+    def pull(cotangent: Any) -> tuple[Any, ...]:
+        given, given_structure = tree.flatten(cotangent)
+        if given_structure != structure:
+            raise GradientError(f"the cotangent has another structure than the function's result ({here()})")
+        cotangents = [as_cotangent(c, o) for c, o in zip(given, leaves, strict=True)]
+        return tuple(tape.pull(leaves, cotangents, allow_unused=True))
+
+    return tape.drop(_copy_leaves(tape.result)), pull
+
+
+def _copy_leaves(value: Any) -> Any:
+    def copy(t: Any) -> Any:
+        if not isinstance(t, Tensor) or t.traced:
+            return t
+        return Tensor(t._array, t.record, t.index, t._needs, t.name)
+
+    return tree.map(copy, value)
+
+
+def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """f(*primals), and its directional derivative along ``tangents``: the pullback of the pullback.
+
+    >>> import graphkit as gk
+    >>> y, dy = gk.jvp(lambda x: x * x, [gk.tensor([1., 2.])], [gk.tensor([1., 10.])])
+    >>> dy.tolist()
+    [2.0, 40.0]
+    """
+    result, pull = vjp(f, *primals)
+    leaves, structure = tree.flatten(result)
+    seeds = [zeros_like(leaf) for leaf in leaves]
+    given = [t for tangent in tangents for t in tree.flatten(tangent)[0]]
+
+    def pulled(*cotangents: Any) -> Any:
+        return [t for part in pull(tree.unflatten(structure, list(cotangents))) for t in tree.flatten(part)[0]]
+
+    outer = _Tape(pulled, seeds, range(len(seeds)), "jvp")
+    cotangents = [as_cotangent(t, o) for t, o in zip(given, outer.result, strict=True)]
+    found = outer.pull(outer.result, cotangents, allow_unused=True)
+    return result, tree.unflatten(structure, found)
+
+
+def hvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+    """The Hessian of a scalar function times a vector, without the Hessian.
+
+    >>> import graphkit as gk
+    >>> gk.hvp(lambda x: (x * x * x).sum(), [gk.tensor([1., 2.])], [gk.tensor([1., 1.])]).tolist()
+    [6.0, 12.0]
+    """
+    numbers = tuple(range(len(primals)))
+
+    def along(*xs: Any) -> Tensor:
+        gradients = [t for g in grad(f, numbers)(*xs) for t in tree.flatten(g)[0]]
+        given = [as_tensor(v) for tangent in tangents for v in tree.flatten(tangent)[0]]
+        total: Tensor | None = None
+        for g, v in zip(gradients, given, strict=True):
+            part = (g * v).sum()
+            total = part if total is None else total + part
+        assert total is not None
+        return total
+
+    tape = _Tape(along, primals, numbers, "hvp")
+    found = tape.pull([tape.result], [ones_like(tape.result)], allow_unused=True)
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def jacobian(f: Callable[..., Any], argnum: int = 0) -> Callable[..., Any]:
+    """A function that returns the matrix of all derivatives of f's result: result dims, then the argument's dims.
+
+    One reverse pass for each element of the result, whose shape must be static.
+
+    >>> import graphkit as gk
+    >>> gk.jacobian(lambda x: x * x)(gk.tensor([1., 2.])).tolist()
+    [[2.0, 0.0], [0.0, 4.0]]
+    """
+
+    @functools.wraps(f, updated=())
+    def wrapped(*args: Any, **kwargs: Any) -> Tensor:
+        tape = _Tape(lambda *a: f(*a, **kwargs), args, [argnum % len(args)], "jacobian")
+        y = tape.result
+        if not isinstance(y, Tensor) or y.dims is None or not all(isinstance(d, int) for d in y.dims):
+            raise GradientError(f"jacobian needs a function that returns one Tensor of static shape ({here()})")
+        size = [int(d) for d in y.dims]
+        count = int(np.prod(size, dtype=np.int64))
+        rows = []
+        for n in range(count):
+            basis = np.zeros(count, y.dtype)
+            basis[n] = 1
+            (row,) = tape.pull([y], [as_tensor(basis.reshape(size))], allow_unused=True)
+            rows.append(apply1("Unsqueeze", row, constant_ints([0])))
+        x = tape.primals[0]
+        if not rows:
+            return as_tensor(np.zeros([*size, *x.shape], y.dtype))
+        stacked = rows[0] if len(rows) == 1 else apply1("Concat", *rows, axis=0)
+        return stacked.reshape(*size, *x.shape)
+
+    return wrapped
+
+
+def hessian(f: Callable[..., Any], argnum: int = 0) -> Callable[..., Any]:
+    """A function that returns the matrix of all second derivatives of f's scalar value.
+
+    >>> import graphkit as gk
+    >>> gk.hessian(lambda x: (x * x * x).sum())(gk.tensor([1., 2.])).tolist()
+    [[6.0, 0.0], [0.0, 12.0]]
+    """
+    return jacobian(grad(f, argnum), argnum)
+
+
+class custom_vjp:  # noqa: N801  # used as a decorator, and called so elsewhere
+    """A function that says itself how it is differentiated.
+
+    ``forward`` returns the result and whatever the reverse pass needs; ``backward`` takes that and the result's
+    cotangent (a tuple of them for several results) and returns a cotangent, or None, for each argument.
+
+    The rule holds wherever this Python function is called, eagerly and in traces. A file exported from it holds the
+    operators of ``forward`` alone, and is differentiated through them.
+
+    >>> import graphkit as gk
+    >>> @gk.custom_vjp
+    ... def double(x):
+    ...     return x * 2.0
+    >>> double.defvjp(lambda x: (x * 2.0, None), lambda saved, g: (g * 10.0,))
+    >>> gk.grad(double)(gk.tensor(1.0)).item()
+    10.0
+    """
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        self.f = f
+        self.forward: Callable[..., Any] | None = None
+        self.backward: Callable[..., Any] | None = None
+        self.__doc__ = f.__doc__
+
+    def defvjp(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
+        """Give the two halves of the rule."""
+        self.forward, self.backward = forward, backward
+
+    def __call__(self, *args: Any) -> Any:
+        if self.forward is None or self.backward is None:
+            raise GradientError(f"custom_vjp at {here()}: give the rule first, with {self.f.__name__}.defvjp(...)")
+        tensors = [as_tensor(a) for a in args]
+        with eager.recording(0):
+            result, saved = self.forward(*[_bare(t) for t in tensors])
+        backward = self.backward
+
+        def pull(r: Record, gs: Sequence[Tensor | None]) -> Any:
+            given = [g if g is not None else zeros_like(y) for g, y in zip(gs, r.outputs, strict=True)]
+            answer = backward(saved, given[0] if isinstance(result, Tensor) else tuple(given))
+            return answer if isinstance(answer, tuple | list) else (answer,)
+
+        return _with_rule(result, tensors, pull, self.f.__name__)
+
+
+def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
+    """f, keeping none of its intermediate values: the reverse pass computes them again.
+
+    Memory for the time of one more forward pass of f (Chen et al., 2016, "Training deep nets with sublinear memory
+    cost"). Tensors that f closes over, such as a module's parameters, get their gradients too.
+
+    >>> import graphkit as gk
+    >>> gk.grad(gk.checkpoint(lambda x: (x * x * x).sum()))(gk.tensor([1., 2.])).tolist()
+    [3.0, 12.0]
+    """
+
+    @functools.wraps(f, updated=())
+    def wrapped(*args: Any) -> Any:
+        leaves, structure = tree.flatten(list(args))
+        tensors = [as_tensor(leaf) for leaf in leaves]
+        found: list[Tensor] = []
+        with eager.recording(0), eager.watching(found):
+            result = f(*args)
+        own = {id(t) for t in tensors}
+        outer = [t for t in found if id(t) not in own and not any(t is o for o in tree.flatten(result)[0])]
+        together = [*tensors, *outer]
+
+        def pull(r: Record, gs: Sequence[Tensor | None]) -> Any:
+            bit = _new_bit()
+            aliases = [_barrier(t, bit) if dtypes.is_float(t.dtype) else t for t in tensors]
+            keep = [(t, t._needs) for t in outer]
+            for t in outer:
+                t._needs |= bit
+            try:
+                with eager.recording(eager.recorded_levels() | bit):
+                    again = f(*tree.unflatten(structure, list(aliases)))
+            finally:
+                for t, needs in keep:
+                    t._needs = needs
+            ys = tree.flatten(again)[0]
+            start = {y.key: g for y, g in zip(ys, gs, strict=True) if g is not None}
+            wanted = {t.key: t for t in (*aliases, *outer) if dtypes.is_float(t.dtype)}
+            found_ = pullback(history([y for y in ys if y.key in start], wanted), start, wanted)
+            return [_drop_level(found_[t.key], bit) if t.key in found_ else None for t in (*aliases, *outer)]
+
+        return _with_rule(result, together, pull, "checkpoint")
+
+    return wrapped
+
+
+def _barrier(t: Tensor, bit: int) -> Tensor:
+    """An alias that no runtime merges with the original, or what is computed again would not be."""
+    if t.traced:
+        return apply1("Sum", t)
+    return _alias(t, bit)
+
+
+def _bare(t: Tensor) -> Tensor:
+    return t if t.traced else Tensor(t._array, name=t.name)
+
+
+def _with_rule(
+    result: Any, inputs: Sequence[Tensor], pull: Callable[[Record, Sequence[Tensor | None]], Any], name: str
+) -> Any:
+    """Results of which ``pull`` is the gradient rule, whatever operators made them."""
+    leaves, structure = tree.flatten(result)
+    if any(t.traced for t in (*inputs, *leaves)) or not isinstance(current(), eager.Eager):
+        graph: Any = current()
+        made = [apply1("Identity", graph.capture(as_tensor(leaf))) for leaf in leaves]
+        captured = [graph.capture(t) for t in inputs]
+        record = Record("custom_vjp", "graphkit", captured, {"pull": pull}, made, user_location(), name=name)
+        for index, t in enumerate(made):
+            t.record, t.index = record, index
+        return tree.unflatten(structure, made)
+    needs = 0
+    for t in inputs:
+        needs |= t._needs
+    needs &= eager.recorded_levels()
+    if not needs:
+        return result
+    arrays = [leaf._array for leaf in leaves]
+    record = Record("custom_vjp", "graphkit", inputs, {"pull": pull}, arrays, user_location(),
+                    sum(t._version for t in inputs), name=name, needs=needs)  # fmt: skip
+    return tree.unflatten(structure, [Tensor(a, record, i, needs) for i, a in enumerate(arrays)])
+
+
+@gradient("custom_vjp", domain="graphkit")
+def _custom_rule(r: Record, *gs: Tensor | None) -> Any:
+    return tuple(r.attributes["pull"](r, gs))
+
+
+def vmap(f: Callable[..., Any], in_axes: int | Sequence[int | None] = 0) -> Callable[..., Any]:
+    """f applied to every slice along an axis of its arguments, the results stacked along a new first axis.
+
+    Written for one example and meant for many; each slice is computed by itself, so prefer operators that broadcast
+    where speed matters.
+
+    Args:
+        f: takes and returns Tensors (or trees of them).
+        in_axes: the axis to map over, one for all arguments or one each; None hands an argument on whole.
+
+    >>> import graphkit as gk
+    >>> gk.vmap(lambda x: (x * x).sum())(gk.tensor([[1., 2.], [3., 4.]])).tolist()
+    [5.0, 25.0]
+    """
+
+    @functools.wraps(f, updated=())
+    def wrapped(*args: Any) -> Any:
+        axes = [in_axes] * len(args) if isinstance(in_axes, int) else list(in_axes)
+        tensors = [as_tensor(a) if axis is not None else a for a, axis in zip(args, axes, strict=True)]
+        extents = {t.shape[axis] for t, axis in zip(tensors, axes, strict=True) if axis is not None}
+        if len(extents) != 1:
+            raise GradientError(f"vmap maps over one extent, got {sorted(map(str, extents))} ({here()})")
+        count = extents.pop()
+        if not isinstance(count, int) or count == 0:
+            raise GradientError(f"vmap needs a static extent of 1 or more, got {count} ({here()}); use gk.scan")
+        results = []
+        for n in range(count):
+            picked = []
+            for t, axis in zip(tensors, axes, strict=True):
+                place = None if axis is None else axis % t.ndim
+                picked.append(t if place is None else t[(slice(None),) * place + (n,)])
+            results.append(tree.flatten(f(*picked)))
+        structure = results[0][1]
+        stacked = [
+            apply1("Concat", *[apply1("Unsqueeze", as_tensor(r[0][k]), constant_ints([0])) for r in results], axis=0)
+            for k in range(len(results[0][0]))
+        ]
+        return tree.unflatten(structure, stacked)
+
+    return wrapped
