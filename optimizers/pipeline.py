@@ -97,6 +97,8 @@ def optimize(
     account = report if isinstance(report, Report) else Report()
     account.preset = preset
     original = read_model(model)
+    for graph in graphs_of(original):
+        _sort_if_needed(graph)
     account.before = measure(original)
     if verify is None:
         verify = account.before.bytes < _VERIFY_BELOW
@@ -142,8 +144,6 @@ def run_passes(
     opsets = [model.opset_imports.get("", 1), *(f.opset_imports.get("", 99) for f in model.functions.values())]
     if min(opsets) < _OLDEST_OPSET and "" in model.opset_imports:
         chosen = [made for made in chosen if made.name in _ANY_OPSET]
-    for graph in graphs_of(model):
-        _sort_if_needed(graph)
     before = measure(model)
     ctx = Context(model, training=training, slack=min(16_384, before.bytes // 64))
     accounts = {made.name: report.passes.setdefault(made.name, PassReport()) for made in chosen}
