@@ -9,6 +9,7 @@ from importlib import import_module
 
 from graphkit.optimizers.add_gradients import add_gradients
 from graphkit.optimizers.base import PRESETS, Pass, passes
+from graphkit.optimizers.inference_form import to_inference
 from graphkit.optimizers.pipeline import optimize
 from graphkit.optimizers.report import Report
 
@@ -16,4 +17,4 @@ from graphkit.optimizers.report import Report
 for _module in ("control", "no_operation", "chains", "broadcasts", "fold", "linear", "merge", "prune"):
     import_module(f"graphkit.optimizers.{_module}")
 
-__all__ = ["PRESETS", "Pass", "Report", "add_gradients", "optimize", "passes"]
+__all__ = ["PRESETS", "Pass", "Report", "add_gradients", "optimize", "passes", "to_inference"]

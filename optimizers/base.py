@@ -112,7 +112,8 @@ def sweep(
 def passes() -> dict[str, Pass]:
     """Every pass by name, in the order in which the pipeline tries them.
 
-    >>> passes()["prune"].tolerance
+    >>> import graphkit.optimizers
+    >>> graphkit.optimizers.passes()["prune"].tolerance
     0.0
     """
     return dict(_registry)

@@ -9,11 +9,12 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphkit.errors import PassError
-from graphkit.optimizers import PRESETS, Report, optimize, passes
+from graphkit.optimizers import PRESETS, Report, optimize, passes, to_inference
 from graphkit.optimizers.base import Pass, _registry
 from graphkit.optimizers.context import Context
 
@@ -337,3 +338,22 @@ def test_linear_in_the_number_of_nodes():
     result = optimize(model, verify=False)
     assert time.perf_counter() - started < 5
     assert len(result.graph.node) == 4001
+
+
+def test_to_inference():
+    graph = (
+        "g (float[N,3,2] x) => (float[N,3,2] y, float[3] mean, bool[N,3,2] mask) <float[3] s = {1,2,3}, "
+        "float[3] m = {0.5,0,1}, float[3] v = {1,4,9}, float r = {0.5}, bool t = {1}> "
+        "{d, mask = Dropout(x, r, t) a, mean, var = BatchNormalization<training_mode=1>(d, s, s, m, v) y = Neg(a)}"
+    )
+    result = to_inference(parse(graph))
+    x = np.random.default_rng(0).standard_normal((4, 3, 2)).astype(np.float32)
+    column = lambda *numbers: np.array(numbers, np.float32)[:, None]
+    scale, mean, variance = column(1, 2, 3), column(0.5, 0, 1), column(1, 4, 9)
+    y, new_mean, mask = onnxruntime.InferenceSession(
+        result.SerializeToString(), providers=["CPUExecutionProvider"]
+    ).run(None, {"x": x})
+    np.testing.assert_allclose(y, -((x - mean) / np.sqrt(variance + 1e-5) * scale + scale), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(new_mean, mean[:, 0])
+    assert mask.all()
+    assert [value.name for value in result.graph.output] == ["y", "mean", "mask"]
