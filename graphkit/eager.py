@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from numpy import ndarray
 from onnx import helper
 
 from graphkit import dtypes, interpreter
@@ -73,13 +74,15 @@ class Eager:
         needs = 0
         arrays: list[Any] = []
         signature: list[Any] = [op, outputs]
+        whole = True
         for t in inputs:
             if t is None:
+                whole = False
                 arrays.append(None)
                 signature.append(None)
                 continue
             array = t._array
-            if type(array) is not np.ndarray:
+            if type(array) is not ndarray:
                 if t.value is not None:
                     raise TraceError(
                         f"{op} at {here()} got a tensor of a trace that is over (or of another one): {t!r}. "
@@ -100,14 +103,11 @@ class Eager:
         except KeyError:
             kernel, names = self._kernels[key] = self._prepare(op, arrays, attributes or {}, outputs, domain)
         try:
-            results = kernel(dict(zip(names, [a for a in arrays if a is not None], strict=True)))
+            results = kernel(dict(zip(names, arrays if whole else [a for a in arrays if a is not None])))  # noqa: B905
         except GraphkitError:
             raise
         except Exception as error:  # noqa: BLE001  # ONNX Runtime's and the reference evaluator's errors share no base class
             raise _explain(op, inputs, error) from None
-        for array in results:
-            if type(array) is np.ndarray:
-                array.flags.writeable = False
         if needs:
             watched = _watched.get()
             if watched is not None:
@@ -151,7 +151,9 @@ class Eager:
         except Exception as error:  # noqa: BLE001  # ONNX Runtime raises classes of its own, which it does not export
             if not _lacks_kernel(error):
                 raise _explain(op, [None if a is None else Tensor(a) for a in arrays], error) from None
-            return _reference(model, wanted), names
+            from graphkit import reference
+
+            return reference.kernel(model, wanted), names
         run = session._sess.run  # the public run() checks what is known here, at half the cost of the whole call
         return (lambda feeds: run(wanted, feeds, None)), names
 
@@ -232,18 +234,6 @@ def _options(op: str) -> onnxruntime.SessionOptions:
 
 def _lacks_kernel(error: Exception) -> bool:
     return "NOT_IMPLEMENTED" in str(error) or "Could not find an implementation" in str(error)
-
-
-def _reference(model: onnx.ModelProto, wanted: list[str]) -> Kernel:
-    from onnx.reference import ReferenceEvaluator
-
-    evaluator = ReferenceEvaluator(model)
-
-    def run(feeds: dict[str, Any]) -> list[Any]:
-        results: Any = evaluator.run(wanted, feeds)
-        return [np.array(r, order="C") if isinstance(r, np.ndarray | np.generic) else r for r in results]
-
-    return run
 
 
 def _explain(op: str, inputs: Sequence[Tensor | None], error: Exception) -> OperatorError:

@@ -1,0 +1,84 @@
+"""What runs an operator eagerly where ONNX Runtime has no kernel for its dtype: onnx's reference evaluator, corrected.
+
+The evaluator's own ConvTranspose fails for groups and for an explicit output_shape, so it gets one of ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from graphkit.core import Array
+
+Kernel = Callable[[dict[str, Any]], Sequence[Any]]
+
+
+def kernel(model: onnx.ModelProto, wanted: list[str]) -> Kernel:
+    """A function that runs a model of one node."""
+    evaluator = ReferenceEvaluator(model, new_ops=[ConvTranspose])
+
+    def run(feeds: dict[str, Any]) -> list[Any]:
+        results: Any = evaluator.run(wanted, feeds)
+        return [np.array(r, order="C") if isinstance(r, np.ndarray | np.generic) else r for r in results]
+
+    return run
+
+
+class ConvTranspose(OpRun):
+    """Each input element adds the kernel, times its value, at its window's place; pads are then cut off."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: Array, w: Array, b: Array | None = None, auto_pad: str | None = None,
+        dilations: Sequence[int] | None = None, group: int | None = None,
+        kernel_shape: Sequence[int] | None = None,  # noqa: ARG002  # passed by name; the weight says it
+        output_padding: Sequence[int] | None = None, output_shape: Sequence[int] | None = None,
+        pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
+    ) -> tuple[Array]:  # fmt: skip
+        n, groups = x.ndim - 2, group or 1
+        step, spread = list(strides or [1] * n), list(dilations or [1] * n)
+        extra = list(output_padding or [0] * n)
+        sizes = zip(step, x.shape[2:], spread, w.shape[2:], strict=True)
+        reach = [s * (m - 1) + d * (k - 1) + 1 for s, m, d, k in sizes]
+        whole = [r + e for r, e in zip(reach, extra, strict=True)]
+        begins, extents = _placed(whole, step, x.shape[2:], auto_pad or "NOTSET", output_shape, pads)
+        room = [max(b + m, r) for b, m, r in zip(begins, extents, whole, strict=True)]
+        full = np.zeros((x.shape[0], w.shape[1] * groups, *room), x.dtype)
+        each = x.shape[1] // groups
+        for offset in itertools.product(*(range(k) for k in w.shape[2:])):
+            place = tuple(
+                slice(o * d, o * d + s * (m - 1) + 1, s)
+                for o, d, s, m in zip(offset, spread, step, x.shape[2:], strict=True)
+            )
+            for g in range(groups):
+                inside, outside = slice(g * each, (g + 1) * each), slice(g * w.shape[1], (g + 1) * w.shape[1])
+                chosen: Any = (inside, slice(None), *offset)
+                part = np.einsum("ni...,io->no...", x[:, inside], w[chosen])
+                full[(slice(None), outside, *place)] += part
+        result = full[(slice(None), slice(None), *(slice(b, b + m) for b, m in zip(begins, extents, strict=True)))]
+        return (result if b is None else result + b.reshape(-1, *[1] * n),)
+
+
+def _placed(
+    whole: Sequence[int], strides: Sequence[int], inputs: Sequence[int], how: str, shape: Sequence[int] | None,
+    pads: Sequence[int] | None,
+) -> tuple[list[int], list[int]]:  # fmt: skip
+    """Where the output begins in everything that was written, and its extents; as ONNX Runtime has it."""
+    n = len(whole)
+    if shape:
+        extents = [int(m) for m in shape][-n:]
+    elif how.startswith("SAME"):
+        extents = [min(m * s, r) for m, s, r in zip(inputs, strides, whole, strict=True)]
+    else:
+        given = list(pads or []) if how == "NOTSET" else []
+        given = given or [0] * (2 * n)
+        return given[:n], [r - b - e for r, b, e in zip(whole, given[:n], given[n:], strict=True)]
+    totals = [max(0, r - m) for r, m in zip(whole, extents, strict=True)]
+    return [t // 2 if how == "SAME_UPPER" else t - t // 2 for t in totals], extents
