@@ -65,9 +65,9 @@ def _names(graph: ir.Graph | ir.Function) -> Iterable[str]:
 class Rewriter:
     """Adds nodes around the nodes of one graph while it is walked from first to last."""
 
-    def __init__(self, names: Names, shapes: Mapping[ir.Value, ir.Shape] | None = None) -> None:
+    def __init__(self, names: Names, shapes: Mapping[ir.Value, ir.Shape]) -> None:
         self.names = names
-        self._shapes = shapes or {}
+        self._shapes = shapes
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
         self._node: ir.Node | None = None
 

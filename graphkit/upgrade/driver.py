@@ -28,7 +28,8 @@ def upgrade_model(model: ir.Model, opset: int = WORKING) -> None:
     are rewritten too, a function from the opset that it imports itself. Inputs, outputs, initializers and every value
     that stays keep their names; nodes keep their names and metadata, and a node that becomes several hands its metadata
     on.
-    The IR version is raised where ``opset`` needs it.
+    The IR version is raised where ``opset`` needs it; before IR 4 initializers were listed among the inputs and were
+    constants all the same, so they are taken off that list, or the new IR version would let callers override them.
 
     >>> import onnx.parser
     >>> text = '<ir_version: 6, opset_import: ["": 9]> g (float[2] x) => (float[2, 1] y) {y = Unsqueeze<axes=[1]>(x)}'
@@ -43,8 +44,13 @@ def upgrade_model(model: ir.Model, opset: int = WORKING) -> None:
     if not WORKING <= opset <= MAX_OPSETS[""]:
         raise ValueError(f"the working opset is {WORKING} to {MAX_OPSETS['']}, not {opset}")
     imported = [_check_imports(scope.opset_imports, what) for scope, what in _scopes(model)]
+    opset = max(opset, imported[0] or 0)  # a function of a newer model is brought to the model's own opset
     if all(version is None or version >= opset for version in imported):
         return
+    if 0 < model.ir_version < 4:
+        inputs = [value for value in model.graph.inputs if not value.is_initializer()]
+        model.graph.inputs.clear()
+        model.graph.inputs.extend(inputs)
     _inline_parametrized(model, opset)
     names = Names([scope for scope, _ in _scopes(model)])
     shapes = undeclared_shapes(model)
@@ -53,8 +59,7 @@ def upgrade_model(model: ir.Model, opset: int = WORKING) -> None:
         if version is not None and version < opset:
             _upgrade(scope, _steps(version, opset), names, shapes)
             scope.opset_imports[""] = opset
-    needed = helper.OP_SET_ID_VERSION_MAP["ai.onnx", opset]
-    model.ir_version = max(model.ir_version, needed)
+    model.ir_version = max(model.ir_version, helper.OP_SET_ID_VERSION_MAP["ai.onnx", opset])
 
 
 def _scopes(model: ir.Model) -> Iterator[tuple[ir.Graph | ir.Function, str]]:

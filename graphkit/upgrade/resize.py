@@ -38,7 +38,7 @@ def resize_coordinates(node: ir.Node, rewriter: Rewriter) -> ir.Node:
         _spell_out(node, scales, "floor")
         return node
     constant = ir.convenience.get_const_tensor(scales)
-    if constant is not None and not scales.is_graph_input():
+    if constant is not None and not scales.is_graph_input():  # which a caller may override
         values = constant.numpy()
         if (values >= 1).all() or (values <= 1).all():
             _spell_out(node, scales, "floor" if (values >= 1).all() else "ceil")

@@ -233,6 +233,25 @@ def test_scales_that_may_be_overridden_are_not_read():
     same(proto, x=x, s=np.array([1, 1, 0.6, 1.4], np.float32))
 
 
+def test_what_could_not_be_overridden_still_cannot():
+    proto = parsed("""<ir_version: 3, opset_import: ["": 10]>
+    g (float[1, 1, 4, 4] x, float[4] s = {1, 1, 2, 2}) => (float[A, B, C, D] y) { y = Resize (x, s) }""")
+    new = same(proto, x=X.ravel()[:16].reshape(1, 1, 4, 4))
+    assert [value.name for value in new.graph.input] == ["x"]
+    assert [tensor.name for tensor in new.graph.initializer] == ["s"]
+    assert [node.op_type for node in new.graph.node] == ["Resize"]
+
+
+def test_function_of_an_older_opset_in_a_newer_model():
+    text = FUNCTIONS.format(attribute="", version=12, parameter="", reference="", value=1)
+    text = text.replace("ir_version: 8", "ir_version: 11").replace('"": 12, "local"', '"": 23, "local"')
+    new = upgraded(parsed(text))
+    assert [entry.version for entry in new.opset_import if entry.domain == ""] == [23]
+    assert {entry.version for function in new.functions for entry in function.opset_import} == {23}
+    (y, _) = run(new, x=X)
+    assert y.shape == X.shape
+
+
 # Forms that ONNX Runtime no longer runs, against the formulas of the standard.
 
 CHANNELS = [rng.standard_normal(3).astype(np.float32) for _ in range(3)] + [np.array([0.5, 1, 2], np.float32)]
