@@ -18,7 +18,7 @@ from graphkit.core import Key, Record, Tensor, as_tensor
 from graphkit.errors import GradientError
 from graphkit.gradients import reason_against, rule_for
 from graphkit.gradients.shapes import ones_like, sum_to
-from graphkit.gradients.table import MIXING, SELECTING, entries, may_be_singular
+from graphkit.gradients.table import MIXING, PULLBACK, SELECTING, entries, may_be_singular
 from graphkit.interpreter import apply1, current
 from graphkit.methods import BACKWARD
 from graphkit.source import here
@@ -89,47 +89,42 @@ def pullback(
     """
     check_rules(records)
     found: dict[Key, Tensor] = dict(cotangents)
-    made = {record.output_key(i) for record in records for i in range(len(record.made))}
-    results: dict[Key, Tensor] = {}
+    made = {key for record in records for key in record.output_keys()}
     unselected: set[Key] = set()  # values whose cotangent is 0 where nothing downstream selected them
     for record in records:
-        keys = [record.output_key(i) for i in range(len(record.made))]
+        keys = record.output_keys()
         gradients = [found.pop(k, None) if wanted is None or k not in wanted else found.get(k) for k in keys]
         if all(g is None for g in gradients):
             continue
         record.check_unchanged()
-        record.wants = tuple(
+        inputs = [None if t is None else t.key for t in record.inputs]
+        wants = [
             t is not None
-            and (t.key in made or (t.key in wanted if wanted is not None else t.requires_grad and t.record is None))
+            and (key in made or (key in wanted if wanted is not None else bool(t._needs & 1) and t.record is None))
             and dtypes.is_float(t.dtype)
-            for t in record.inputs
-        )
-        if not any(record.wants):
+            for t, key in zip(record.inputs, inputs, strict=True)
+        ]
+        if True not in wants:
             continue
-        rule = rule_for(record.op, record.domain)
-        assert rule is not None  # check_rules saw to it
+        record.wants = tuple(wants)
         name = (record.op, record.domain)
-        masked = name in SELECTING or (name not in MIXING and not unselected.isdisjoint(keys))
+        rule = rule_for(*name)
+        assert rule is not None  # check_rules saw to it
+        masked = name in SELECTING or (bool(unselected) and name not in MIXING and not unselected.isdisjoint(keys))
         guard = masked and may_be_singular(record)
         answer = entries(rule(record, *gradients))
-        for t, want, entry in zip(record.inputs, record.wants, answer, strict=False):
-            if not want or entry is None or t is None:
+        for t, key, want, entry in zip(record.inputs, inputs, wants, answer, strict=False):
+            if not want or entry is None or t is None or key is None:
                 continue
             cotangent = entry() if callable(entry) else entry
             if guard and gradients[0] is not None:
                 cotangent = _stay_zero(gradients[0], cotangent)
             cotangent = _fit(cotangent, t)
-            key = t.key
             if masked:
                 unselected.add(key)
             already = found.get(key)
             found[key] = cotangent if already is None else apply1("Add", already, cotangent)
-    if wanted is None:
-        return found
-    for key in wanted:
-        if key in found:
-            results[key] = found[key]
-    return results
+    return found if wanted is None else {key: found[key] for key in wanted if key in found}
 
 
 def _stay_zero(g: Tensor, cotangent: Tensor) -> Tensor:
@@ -141,6 +136,9 @@ def _stay_zero(g: Tensor, cotangent: Tensor) -> Tensor:
 
 def _fit(cotangent: Tensor, t: Tensor) -> Tensor:
     """A cotangent in its value's own dtype and shape."""
+    have, want = cotangent._array, t._array
+    if have is not None and want is not None and have.shape == want.shape and have.dtype == want.dtype:
+        return cotangent  # the common case of an eager pass, without the questions that follow
     if cotangent.dtype != t.dtype:
         cotangent = cotangent.astype(t.dtype)
     fitted = sum_to(cotangent, t)
@@ -207,6 +205,7 @@ def backward(output: Tensor, gradient: Any = None, retain_graph: bool = False, c
 
 
 BACKWARD.append(backward)
+PULLBACK.append(pullback)
 
 
 def as_cotangent(value: Any, output: Tensor) -> Tensor:

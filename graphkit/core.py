@@ -93,6 +93,10 @@ class Record:
         made = self.made[index]
         return made.key if isinstance(made, Tensor) else (id(self), index)
 
+    def output_keys(self) -> list[Key]:
+        """What identifies each output in a reverse pass."""
+        return [self.output_key(index) for index in range(len(self.made))]
+
     def attribute(self, name: str, default: Any = None) -> Any:
         """The attribute as given, else the schema's default, else ``default``."""
         if name in self.attributes:

@@ -26,6 +26,7 @@ BACKWARD: list[Callable[..., None]] = []
 NUMPY_FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
 _scalars: dict[tuple[type, Scalar, int], Tensor] = {}
+_ints: dict[tuple[int, ...], Tensor] = {}
 
 _UFUNCS: dict[str, str] = {
     "add": "__add__", "subtract": "__sub__", "multiply": "__mul__", "divide": "__truediv__",
@@ -91,12 +92,18 @@ def stack_scalars(items: Sequence[Any]) -> Tensor:
 
 
 def constant_ints(values: Sequence[int]) -> Tensor:
-    """int64 [n], as the axes, starts and shape inputs of operators want it."""
+    """int64 [n], as the axes, starts and shape inputs of operators want it; equal short ones are shared."""
     from graphkit.core import Tensor
 
-    array = np.array(values, dtype=np.int64)
-    array.flags.writeable = False
-    return Tensor(array, literal=True)
+    key = tuple(values)
+    found = _ints.get(key)
+    if found is None:
+        array = np.array(values, dtype=np.int64)
+        array.flags.writeable = False
+        found = Tensor(array, literal=True)
+        if len(key) <= 8 and len(_ints) < 4096:
+            _ints[key] = found
+    return found
 
 
 def binary(op: str, a: Any, b: Any) -> Tensor:
@@ -236,7 +243,11 @@ class TensorMethods:  # noqa: PLW1641  # Tensor hashes by identity
                 "when the graph runs. For a branch write gk.cond(p, f, g, x) or gk.op.Where(p, a, b); for a number, "
                 "keep it a Tensor."
             )
-        return self._array  # type: ignore[no-any-return]  # an ndarray when not traced
+        array = self._array
+        if isinstance(array, np.ndarray):
+            # Here, not where it was made: most values are never looked at, and this costs as much as half an Add.
+            array.flags.writeable = False
+        return array  # type: ignore[no-any-return]  # an ndarray when not traced
 
     def numpy(self) -> Array:
         """The values as a read-only numpy array; copy it to write on it."""
