@@ -122,7 +122,8 @@ def _difference(name: str, expected: Any, got: Any, rtol: float | None, atol: fl
         distance_of = np.where(same, 0.0, np.abs(x - y))
         distance_of = np.where(np.isnan(distance_of), np.inf, distance_of)
         scaled = np.where(same, 0.0, distance_of / np.maximum(np.abs(x), np.finfo(np.float64).tiny))
-        agrees = bool((same | (distance_of <= absolute + relative * np.abs(x))).all())
+        near = np.isfinite(x) & np.isfinite(y) & (distance_of <= absolute + relative * np.abs(x))
+        agrees = bool((same | near).all())
     worst = float(distance_of.max(initial=0.0))
     return Difference(name, kind, worst, float(np.nan_to_num(scaled, nan=np.inf).max(initial=0.0)), agrees)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +24,46 @@ from graphkit.cli import options, output
     help="One input in order, such as x:float32[batch,784]; a name among the dims is a dimension that may vary.",
 )
 @click.option("-o", "--output", "target", required=True, metavar="FILE", help="Where the model goes.")
-@click.option("--opset", type=click.IntRange(min=7, max=26), default=21, show_default=True, help="The opset to write.")
-@click.option("--verify/--no-verify", default=True, show_default=True, help="Run the file beside the function.")
+@click.option("--opset", type=click.IntRange(min=7, max=26), help="The opset to write; 21, or newer where needed.")
+@click.option("--verify/--no-verify", default=True, show_default=True, help="Run the model beside the function.")
+@click.option("--test-vectors", is_flag=True, help="Also write test_data_set_0 beside it, gradients included.")
 @options.as_json
-def command(what: str, inputs: tuple[str, ...], target: str, opset: int, verify: bool, as_json: bool) -> None:
+def command(
+    what: str, inputs: tuple[str, ...], target: str, opset: int | None, verify: bool, test_vectors: bool, as_json: bool
+) -> None:
     """Record a function, a module, or a class that makes one without arguments, and write it as an ONNX file.
 
     \b
     graphkit export my_package.net:forward --input x:float32[batch,784] -o m.onnx
-    """  # noqa: D301  # \\b tells click to leave the line as it is
-    import graphkit
-    from graphkit.modelfile import read_model
+    """  # noqa: D301  # \b tells click to leave the line as it is
+    from graphkit.errors import GraphkitError
+    from graphkit.exporters import export
 
-    specs = [_spec(text) for text in inputs]
+    specs = {spec.name: spec for spec in map(_spec, inputs)}
     subject = _subject(what)
-    graphkit.export(subject, specs, target, opset=opset, verify=verify)
-    graph = read_model(target).graph
+    try:
+        model = export(subject, specs, target, opset=opset, verify=verify, test_vectors=test_vectors)
+    except (GraphkitError, OSError):
+        raise
+    except Exception as error:  # what the user's own function raises, told with its place
+        raise GraphkitError(f"{what} raised {type(error).__name__}: {error} ({_place(error)})") from error
+    graph = model.graph
     if as_json:
         names = {"inputs": [v.name for v in graph.inputs], "outputs": [v.name for v in graph.outputs]}
         output.emit_json({"output": target, "nodes": len(graph), "verified": verify} | names)
     else:
-        click.echo(f"{len(graph):,} nodes written to {target}{', and they agree with the function' if verify else ''}")
+        agree = ", and the model agrees with the function" if verify else ""
+        click.echo(f"{len(graph):,} nodes written to {target}{agree}")
+
+
+def _place(error: Exception) -> str:
+    """Return the innermost line that is not graphkit's own."""
+    import graphkit
+
+    own = str(Path(graphkit.__file__).parent)
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(own)] or frames
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}"
 
 
 def _spec(text: str) -> Any:

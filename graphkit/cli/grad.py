@@ -23,11 +23,14 @@ def command(model: str, of: str, wrt: str, target: str, zeros: bool, optimize: b
     \b
     graphkit grad m.onnx --of loss --wrt w,x -o g.onnx
     """  # noqa: D301  # \\b tells click to leave the line as it is
-    import graphkit.optimizers
     from graphkit.modelfile import read_model, write_model
+    from graphkit.optimizers import optimize as run_passes
+    from graphkit.optimizers.add_gradients import add_gradients
 
-    loaded = read_model(model)
     names = [name.strip() for name in wrt.split(",") if name.strip()]
+    if not names:
+        raise click.UsageError("--wrt names nothing; write --wrt w,x, or --wrt '*' for every trainable initializer")
+    loaded = read_model(model)
     if names == ["*"]:
         names = [
             v.name or ""
@@ -36,9 +39,9 @@ def command(model: str, of: str, wrt: str, target: str, zeros: bool, optimize: b
         ]
     before = {value.name for value in loaded.graph.outputs}
     nodes = len(loaded.graph)
-    result = graphkit.optimizers.add_gradients(loaded, of, names, unreached="zeros" if zeros else "error")
+    result = add_gradients(loaded, of, names, unreached="zeros" if zeros else "error")
     if optimize:
-        result = graphkit.optimizers.optimize(result, "training")
+        result = run_passes(result, "training")
     write_model(result, target)
     graph = read_model(target).graph
     added = [value.name for value in graph.outputs if value.name not in before]

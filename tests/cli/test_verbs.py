@@ -312,3 +312,83 @@ def test_a_closed_pipe_is_no_traceback(models: Path) -> None:
     env = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(["sh", "-c", command], cwd=models, env=env, capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+NET = """
+import graphkit as gk
+
+def forward(x):
+    return gk.op.Relu(x)
+
+def loss(w, x):
+    return ((x * w) ** 2).sum()
+
+def broken(x):
+    return undefined_name + x
+
+class Net:
+    def __call__(self, x):
+        return x * 2
+
+class Needy:
+    def __init__(self, size):
+        self.size = size
+
+number = 3
+"""
+
+
+@pytest.fixture
+def net(graphkit: Invoke, models: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    (models / "my_net.py").write_text(NET)
+    monkeypatch.delitem(sys.modules, "my_net", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return graphkit
+
+
+def test_export(net: Invoke) -> None:
+    code, out, err = net("export", "my_net:forward", "--input", "x:float32[batch,3]", "-o", "m.onnx", "--test-vectors")
+    assert (code, err) == (0, "")
+    assert "1 nodes written to m.onnx" in out
+    assert Path("test_data_set_0/gradient_0.pb").is_file()
+    code, out, _ = net("run", "m.onnx", "--input", "x=[[-1, 2, 3], [4, 5, -6]]", "--json")
+    assert json.loads(out)["outputs"]["output"]["data"] == [[0, 2, 3], [4, 5, 0]]
+    code, out, _ = net("export", "my_net:Net", "--input", "x:float32[2]", "-o", "n.onnx", "--json", "--opset", "17")
+    assert (code, json.loads(out)["inputs"]) == (0, ["x"])
+    assert onnx.load("n.onnx").opset_import[0].version == 17
+
+
+EXPORT_FAILS = {
+    "a function that raises": ("my_net:broken", ["NameError", "my_net.py:11"]),
+    "no such function": ("my_net:forwrad", ["Did you mean 'forward'"]),
+    "a class with arguments": ("my_net:Needy", ["without arguments"]),
+    "a number": ("my_net:number", ["is a int, not a function"]),
+}
+
+
+@pytest.mark.parametrize("name", EXPORT_FAILS)
+def test_failures_of_export(name: str, net: Invoke) -> None:
+    what, words = EXPORT_FAILS[name]
+    Path("m.onnx").write_bytes(b"old")
+    code, _, err = net("export", what, "--input", "x:float32[3]", "-o", "m.onnx")
+    assert code == 1
+    for word in words:
+        assert word in err
+    assert Path("m.onnx").read_bytes() == b"old"
+
+
+def test_grad(net: Invoke) -> None:
+    code, _, err = net("export", "my_net:loss", "--input", "w:float32[2]", "--input", "x:float32[N,2]", "-o", "l.onnx")
+    assert (code, err) == (0, "")
+    code, out, _ = net("grad", "l.onnx", "--of", "output", "--wrt", "w,x", "-o", "g.onnx")
+    assert code == 0
+    assert "w_grad, x_grad added" in out
+    out = net("run", "g.onnx", "--input", "w=[1, 2]", "--input", "x=[[3, 4]]", "--json")[1]
+    assert json.loads(out)["outputs"]["w_grad"]["data"] == [18, 64]
+    code, out, _ = net("grad", "loss.onnx", "--wrt", "*", "-o", "g.onnx", "--json", "--no-optimize")
+    assert (code, json.loads(out)["gradients"]) == (0, ["w_grad"])
+    Path("g.onnx").write_bytes(b"old")
+    for of, wrt, word in [("output", "v", "'v'"), ("outptu", "w", "outptu"), ("output", "", "--wrt")]:
+        code, _, err = net("grad", "l.onnx", "--of", of, "--wrt", wrt, "-o", "g.onnx")
+        assert (code, word in err) == (1 if wrt else 2, True), err
+    assert Path("g.onnx").read_bytes() == b"old"
