@@ -353,9 +353,9 @@ def test_export(net: Invoke) -> None:
     assert Path("test_data_set_0/gradient_0.pb").is_file()
     code, out, _ = net("run", "m.onnx", "--input", "x=[[-1, 2, 3], [4, 5, -6]]", "--json")
     assert json.loads(out)["outputs"]["output"]["data"] == [[0, 2, 3], [4, 5, 0]]
-    code, out, _ = net("export", "my_net:Net", "--input", "x:float32[2]", "-o", "n.onnx", "--json", "--opset", "17")
+    code, out, _ = net("export", "my_net:Net", "--input", "x:float32[2]", "-o", "n.onnx", "--json", "--opset", "22")
     assert (code, json.loads(out)["inputs"]) == (0, ["x"])
-    assert onnx.load("n.onnx").opset_import[0].version == 17
+    assert onnx.load("n.onnx").opset_import[0].version == 22
 
 
 EXPORT_FAILS = {
