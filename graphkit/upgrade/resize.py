@@ -45,6 +45,7 @@ def resize_coordinates(node: ir.Node, rewriter: Rewriter) -> ir.Node:
             return node
     # Some axes grow and some shrink, or nobody knows: first those that grow, then those that shrink. An axis that does
     # not change keeps its samples, so each axis is resized once.
+    # (One corner is not exact: ONNX Runtime copies where no axis gains a sample, 3 x 1.1 say, instead of resampling.)
     one = rewriter.constant(1.0, np.float32)
     grown = rewriter.apply1("Resize", [only_input(node), None, rewriter.apply1("Max", [scales, one])])
     made = grown.producer()
