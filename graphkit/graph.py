@@ -334,7 +334,7 @@ class Graph:
             proto.output.extend(f"o{n}" for n in range(len(node.outputs)))
             outer_types = {v.name: type_proto(self.type_of(v)) for v in outer if v.name}
         if found is not None:
-            pass
+            found = [*found, *[None] * len(node.outputs)][: len(node.outputs)]
         elif node.op_type == "Constant" and not node.domain:
             array = constant_array(node.outputs[0])
             found = [None if array is None else _constant_type(array)]

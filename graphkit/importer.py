@@ -8,17 +8,15 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from graphkit import dtypes, interpreter
+from graphkit import bodies, dtypes, interpreter
+from graphkit.bodies import Environment
+from graphkit.control import run_subgraphs
 from graphkit.core import Tensor, as_tensor
 from graphkit.errors import InputError, did_you_mean
-from graphkit.graph import attribute_value, constant_array
-from graphkit.interpreter import apply
 from graphkit.modelfile import ModelLike, read_model
 from graphkit.schemas import WORKING_OPSET
 from graphkit.source import here
 from graphkit.upgrade import upgrade_model
-
-Environment = dict[ir.Value, Tensor | None]
 
 
 class Loaded:
@@ -87,7 +85,7 @@ class Loaded:
             if value.name is not None and value.name in feeds:
                 env[value] = _fed(value, feeds[value.name])
         run_nodes(graph, env)
-        return [_result(env, v) for v in graph.outputs]
+        return [bodies.look_up(env, v) for v in graph.outputs]
 
 
 def _fed(value: ir.Value, given: Any) -> Tensor:
@@ -113,30 +111,7 @@ def _fed(value: ir.Value, given: Any) -> Tensor:
 
 def run_nodes(graph: ir.Graph, env: Environment) -> None:
     """Apply every node of a graph in order, under the current interpreter."""
-    for node in graph:
-        if node.op_type == "Constant" and node.domain == "":
-            array = constant_array(node.outputs[0])
-            env[node.outputs[0]] = as_tensor(array)
-            continue
-        inputs = [None if v is None else _result(env, v) for v in node.inputs]
-        attributes = {a.name: attribute_value(a) for a in node.attributes.values()}
-        if any(isinstance(a, ir.Graph) for a in attributes.values()):
-            from graphkit.control import run_subgraphs
-
-            results: Sequence[Tensor | None] = run_subgraphs(node, inputs, attributes, env)
-        else:
-            results = apply(node.op_type, inputs, attributes, len(node.outputs), node.domain)
-        env.update(zip(node.outputs, results, strict=True))
-
-
-def _result(env: Environment, value: ir.Value) -> Tensor:
-    found = env.get(value)
-    if found is None:
-        if value.is_initializer() and value.const_value is not None:
-            found = env[value] = as_tensor(value.const_value.numpy())
-            return found
-        raise InputError(f"the model uses the value '{value.name}' before it is made")
-    return found
+    bodies.run_nodes(graph, env, run_subgraphs)
 
 
 def load(model: ModelLike) -> Loaded:

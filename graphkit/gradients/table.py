@@ -33,6 +33,8 @@ SELECTING: Final[set[Key]] = set()
 # Operators that add up over many elements, after which a zero cotangent no longer says "not selected".
 MIXING: Final[set[Key]] = set()
 NOT_DIFFERENTIABLE: Final[dict[Key, str]] = {}
+# The reverse pass, put here by graphkit.autograd, which stands above: the rules of If, Loop and Scan run it on bodies.
+PULLBACK: Final[list[Callable[..., dict[Any, Tensor]]]] = []
 
 
 def gradient(

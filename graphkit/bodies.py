@@ -1,0 +1,415 @@
+"""The bodies of If, Loop and Scan: nested graphs, made by tracing functions or read from a model.
+
+A body is a Graph whose parent is the graph around its node. It is found again from its ``onnx_ir`` graph, so that a
+gradient rule can walk a body's records as the reverse pass walks the main graph's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from graphkit import dims, dtypes, interpreter
+from graphkit.core import Record, Tensor, as_tensor
+from graphkit.dims import Dims
+from graphkit.errors import InputError
+from graphkit.graph import Graph, attribute_value, constant_array
+from graphkit.inference import Type
+from graphkit.interpreter import apply
+
+_KEY = "graphkit.body"
+Environment = dict[ir.Value, Tensor | None]
+Outputs = Sequence[Tensor]
+
+BODIES = frozenset({"If", "Loop", "Scan"})
+
+
+def nested(parent: Graph, name: str) -> Graph:
+    """A new, empty body inside ``parent``."""
+    return keep(Graph(ir.Graph([], [], nodes=[], name=parent.unique(name)), parent=parent))
+
+
+def keep(body: Graph) -> Graph:
+    body.graph.meta[_KEY] = body
+    return body
+
+
+def body_of(graph: ir.Graph) -> Graph | None:
+    """The Graph of a body that was traced or read before."""
+    found = graph.meta.get(_KEY)
+    return found if isinstance(found, Graph) and found.graph is graph else None
+
+
+def records_of(body: Graph) -> Iterator[Record]:
+    """The records of a body's nodes, last first."""
+    for node in reversed(body.graph):
+        if node.outputs:
+            record = body.tensor(node.outputs[0]).record
+            if record is not None:
+                yield record
+
+
+def inputs_of(body: Graph) -> list[Tensor]:
+    return [body.tensor(v) for v in body.graph.inputs]
+
+
+def outputs_of(body: Graph) -> list[Tensor]:
+    return [body.tensor(v) for v in body.graph.outputs]
+
+
+def add_input(body: Graph, name: str, type_: Type, known: Dims | None) -> Tensor:
+    """A new input of a body, of a type's element type (or of its sequence type)."""
+    t = body.input(name, type_.dtype, known)
+    assert t.value is not None
+    if type_.proto is not None:
+        t.value.type = ir.serde.deserialize_type_proto_for_type(type_.proto)
+        t.value.shape = None
+        body._types[t.value] = Type(type_.dtype, None, proto=type_.proto)
+    return t
+
+
+def set_outputs(body: Graph, results: Iterable[Tensor]) -> None:
+    """Make tensors the outputs of a body; what the body did not make itself goes through an Identity."""
+    with interpreter.using(body):
+        for result in results:
+            t = body.capture(result)
+            value = t.value
+            assert value is not None
+            producer = value.producer()
+            if producer is None or producer.graph is not body.graph or value.is_graph_output():
+                t = body.apply("Identity", (t,), None, 1, "")[0]
+                value = t.value
+                assert value is not None
+            known = body.type_of(value)
+            if known.dims is not None:
+                value.shape = ir.Shape([None if dims.is_anonymous(d) else d for d in known.dims])
+            body.graph.outputs.append(value)
+
+
+def type_of(t: Tensor) -> Type:
+    """What is known of a traced tensor; of an eager one, its dtype and dims."""
+    if t.graph is not None and t.value is not None:
+        return t.graph.type_of(t.value)
+    return Type(t.dtype, t.dims)
+
+
+def merge(a: Dims | None, b: Dims | None) -> Dims | None:
+    """The dims of a value that has either of two shapes."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if dims.same(x, y) else dims.anonymous() for x, y in zip(a, b, strict=True))
+
+
+def _weakened(assumed: Dims | None, found: Dims | None, loose: set[str]) -> Dims | None:
+    """The part of a state's assumed dims that an iteration keeps; the others get names of their own, kept in ``loose``."""
+    if assumed is None or found is None or len(assumed) != len(found):
+        return None
+    result = []
+    for x, y in zip(assumed, found, strict=True):
+        if x in loose or dims.same(x, y):
+            result.append(x)
+            continue
+        name = dims.anonymous()
+        loose.add(name)
+        result.append(name)
+    return tuple(result)
+
+
+# Making nodes with bodies, under a Graph
+
+
+def make_if(condition: Tensor, then: Callable[[], Outputs], other: Callable[[], Outputs]) -> tuple[Tensor, ...]:
+    """If, its branches traced from functions of no arguments that return equally many tensors."""
+    parent = _graph()
+    bodies = []
+    for name, function in (("then", then), ("else", other)):
+        body = nested(parent, f"{name}_branch")
+        with interpreter.using(body):
+            results = [as_tensor(t) for t in function()]
+        set_outputs(body, results)
+        bodies.append(body.graph)
+    return apply("If", (condition,), {"then_branch": bodies[0], "else_branch": bodies[1]}, len(bodies[0].outputs))
+
+
+Step = Callable[..., tuple[Sequence[Tensor], Sequence[Tensor]]]
+
+
+def make_loop(
+    count: Tensor | None,
+    condition: Tensor | None,
+    states: Sequence[Tensor],
+    step: Callable[..., tuple[Tensor | None, Sequence[Tensor], Sequence[Tensor]]],
+) -> tuple[Tensor, ...]:
+    """Loop: ``step(i, condition, *states)`` gives the next condition (None: as it was), the next states, scan outputs."""
+    parent = _graph()
+    states = [parent.capture(s) for s in states]
+    assumed = [type_of(s).dims for s in states]
+    loose: set[str] = set()
+    while True:
+        body = nested(parent, "loop_body")
+        i = body.input("iteration", dtypes.INT64, ())
+        going = body.input("going", dtypes.BOOL, ())
+        given = [add_input(body, "state", type_of(s), d) for s, d in zip(states, assumed, strict=True)]
+        with interpreter.using(body):
+            after, carried, stacked = step(i, going, *given)
+            results = [body.capture(as_tensor(t)) for t in (going if after is None else after, *carried, *stacked)]
+        found = [type_of(t).dims for t in results[1 : 1 + len(states)]]
+        kept = [_weakened(a, f, loose) for a, f in zip(assumed, found, strict=True)]
+        if kept == assumed:
+            break
+        assumed = kept
+    set_outputs(body, results)
+    return apply("Loop", (count, condition, *states), {"body": body.graph}, len(results) - 1)
+
+
+def make_scan(
+    states: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    step: Step,
+    *,
+    directions: Sequence[int] = (),
+    axes: Sequence[int] = (),
+    output_directions: Sequence[int] = (),
+    output_axes: Sequence[int] = (),
+) -> tuple[Tensor, ...]:
+    """Scan: ``step(*states, *elements)`` gives the next states and the scan outputs."""
+    parent = _graph()
+    states = [parent.capture(s) for s in states]
+    xs = [parent.capture(x) for x in xs]
+    placed = list(axes) or [0] * len(xs)
+    assumed = [type_of(s).dims for s in states]
+    loose: set[str] = set()
+    while True:
+        body = nested(parent, "scan_body")
+        given = [add_input(body, "state", type_of(s), d) for s, d in zip(states, assumed, strict=True)]
+        given += [add_input(body, "element", type_of(x), without(x.dims, a)) for x, a in zip(xs, placed, strict=True)]
+        with interpreter.using(body):
+            carried, stacked = step(*given)
+            results = [body.capture(as_tensor(t)) for t in (*carried, *stacked)]
+        found = [type_of(t).dims for t in results[: len(states)]]
+        kept = [_weakened(a, f, loose) for a, f in zip(assumed, found, strict=True)]
+        if kept == assumed:
+            break
+        assumed = kept
+    set_outputs(body, results)
+    stacks = len(results) - len(states)
+    attributes = scan_attributes(
+        body.graph, len(xs), directions, axes, output_directions[:stacks], output_axes[:stacks]
+    )
+    return apply("Scan", (*states, *xs), attributes, len(results))
+
+
+def scan_attributes(
+    body: ir.Graph, count: int, directions: Sequence[int], axes: Sequence[int], output_directions: Sequence[int],
+    output_axes: Sequence[int],
+) -> dict[str, Any]:  # fmt: skip
+    """Scan's attributes, those that are all zero left out."""
+    attributes: dict[str, Any] = {"body": body, "num_scan_inputs": count}
+    for name, value in (
+        ("scan_input_directions", directions), ("scan_input_axes", axes),
+        ("scan_output_directions", output_directions), ("scan_output_axes", output_axes),
+    ):  # fmt: skip
+        if any(value):
+            attributes[name] = list(value)
+    return attributes
+
+
+def without(known: Dims | None, axis: int) -> Dims | None:
+    """Dims without one axis."""
+    if known is None or not known:
+        return None
+    place = axis % len(known)
+    return known[:place] + known[place + 1 :]
+
+
+def _graph() -> Graph:
+    current = interpreter.current()
+    assert isinstance(current, Graph)
+    return current
+
+
+# Reading bodies that exist
+
+
+def infer_bodies(
+    graph: Graph, node: ir.Node, attributes: Mapping[str, Any], inputs: Sequence[Type | None]
+) -> list[Type | None] | None:
+    """The types of the outputs of If, Loop or Scan, read off their bodies (which are read now, if they were not)."""
+    if node.op_type == "If":
+        return _infer_if(graph, node, attributes, inputs)
+    body = attributes.get("body")
+    if not isinstance(body, ir.Graph):
+        return None
+    if node.op_type == "Loop":
+        return _infer_loop(graph, node, body, inputs)
+    return _infer_scan(graph, node, attributes, body, inputs)
+
+
+def _infer_if(
+    graph: Graph, node: ir.Node, attributes: Mapping[str, Any], inputs: Sequence[Type | None]
+) -> list[Type | None]:
+    branches = []
+    for name in ("then_branch", "else_branch"):
+        branch = attributes[name]
+        branches.append(body_of(branch) or read_body(graph, branch, []))
+    then, other = ([b.type_of(v) for v in b.graph.outputs] for b in branches)
+    known = inputs[0].array if inputs and inputs[0] is not None else None
+    if known is None and node.inputs and node.inputs[0] is not None:
+        known = constant_array(node.inputs[0])
+    if known is not None and known.size == 1:
+        return [Type(t.dtype, t.dims, proto=t.proto) for t in (then if known.item() else other)]
+    return [Type(a.dtype, merge(a.dims, b.dims), proto=a.proto) for a, b in zip(then, other, strict=True)]
+
+
+def _infer_loop(graph: Graph, node: ir.Node, body: ir.Graph, inputs: Sequence[Type | None]) -> list[Type | None]:
+    states = [t or Type(dtypes.FLOAT32, None) for t in inputs[2:]]
+    fixed = [Type(dtypes.INT64, ()), Type(dtypes.BOOL, ())]
+    inner = _settled(graph, body, fixed, states, [], 1)
+    results = [inner.type_of(v) for v in body.outputs]
+    n = len(states)
+    carried: list[Type | None] = [Type(t.dtype, t.dims, proto=t.proto) for t in results[1 : 1 + n]]
+    for k, state in enumerate(states):  # with no iteration a state comes out as it went in
+        known = carried[k]
+        if known is not None:
+            known.dims = merge(known.dims, state.dims)
+    return [*carried, *(Type(t.dtype, _stacked(t.dims, dims.anonymous(), 0)) for t in results[1 + n :])]
+
+
+def _infer_scan(
+    graph: Graph, node: ir.Node, attributes: Mapping[str, Any], body: ir.Graph, inputs: Sequence[Type | None]
+) -> list[Type | None]:
+    count = int(attributes["num_scan_inputs"])
+    n = len(node.inputs) - count
+    axes = attributes.get("scan_input_axes") or [0] * count
+    types = [t or Type(dtypes.FLOAT32, None) for t in inputs[: len(node.inputs)]]
+    elements = [Type(t.dtype, without(t.dims, a)) for t, a in zip(types[n:], axes, strict=True)]
+    inner = _settled(graph, body, [], types[:n], elements, 0)
+    results = [inner.type_of(v) for v in body.outputs]
+    length: Any = next((t.dims[a % len(t.dims)] for t, a in zip(types[n:], axes, strict=True) if t.dims), None)
+    if length is None:
+        length = dims.anonymous()
+    placed = attributes.get("scan_output_axes") or [0] * (len(results) - n)
+    stacked: list[Type | None] = [
+        Type(t.dtype, _stacked(t.dims, length, a)) for t, a in zip(results[n:], placed, strict=True)
+    ]
+    return [*(Type(t.dtype, t.dims) for t in results[:n]), *stacked]
+
+
+def _stacked(known: Dims | None, length: Any, axis: int) -> Dims | None:
+    if known is None:
+        return None
+    place = axis % (len(known) + 1)
+    return (*known[:place], length, *known[place:])
+
+
+def _settled(
+    graph: Graph, body: ir.Graph, before: Sequence[Type], states: Sequence[Type], after: Sequence[Type], skip: int
+) -> Graph:
+    """The body read with the dims of its states' initial values, or with what of them every iteration keeps."""
+    found = body_of(body)
+    if found is not None and found.parent is graph:
+        return found
+    assumed = [t.dims for t in states]
+    loose: set[str] = set()
+    while True:
+        types = [Type(t.dtype, d, proto=t.proto) for t, d in zip(states, assumed, strict=True)]
+        inner = read_body(graph, body, [*before, *types, *after])
+        results = [inner.type_of(v).dims for v in body.outputs[skip : skip + len(states)]]
+        kept = [_weakened(a, r, loose) for a, r in zip(assumed, results, strict=True)]
+        if kept == assumed:
+            return inner
+        assumed = kept
+
+
+def read_body(parent: Graph, body: ir.Graph, inputs: Sequence[Type]) -> Graph:
+    """A Graph around a body that exists, with a Record for every node."""
+    inner = Graph(body, parent=parent)
+    for value, type_ in zip(body.inputs, inputs, strict=False):
+        declared = inner._declared(value)
+        if type_.proto is not None or declared.proto is not None:
+            inner._types[value] = declared if declared.proto is not None else type_
+            continue
+        inner._types[value] = Type(type_.dtype if value.type is None else declared.dtype, type_.dims)
+    for value in body.initializers.values():
+        inner._types[value] = inner._declared(value)
+    for node in body:
+        inner.read(node)
+    return keep(inner)
+
+
+# Running the nodes of a graph again, under the current interpreter
+
+
+def run_nodes(graph: ir.Graph, env: Environment, subgraphs: Callable[..., Sequence[Tensor | None]]) -> None:
+    """Apply every node of a graph in order; nodes with bodies are handed to ``subgraphs``."""
+    for node in graph:
+        if node.op_type == "Constant" and node.domain == "":
+            env[node.outputs[0]] = as_tensor(constant_array(node.outputs[0]))
+            continue
+        inputs = [None if v is None else look_up(env, v) for v in node.inputs]
+        attributes = {a.name: attribute_value(a) for a in node.attributes.values()}
+        if any(isinstance(a, ir.Graph) for a in attributes.values()):
+            results = subgraphs(node, inputs, attributes, env)
+        else:
+            results = apply(node.op_type, inputs, attributes, len(node.outputs), node.domain)
+        env.update(zip(node.outputs, results, strict=True))
+
+
+def look_up(env: Environment, value: ir.Value) -> Tensor:
+    found = env.get(value)
+    if found is None:
+        if value.is_initializer() and value.const_value is not None:
+            found = env[value] = as_tensor(value.const_value.numpy())
+            return found
+        raise InputError(f"the model uses the value '{value.name}' before it is made")
+    return found
+
+
+def emit_again(
+    op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], env: Environment
+) -> tuple[Tensor, ...]:
+    """The same If, Loop or Scan once more, under the current Graph; ``env`` holds what its bodies capture."""
+
+    def outputs(body: ir.Graph, given: Sequence[Tensor]) -> list[Tensor]:
+        env.update(zip(body.inputs, given, strict=True))
+        run_nodes(body, env, lambda node, i, a, e: emit_again(node.op_type, i, a, e))
+        return [look_up(env, v) for v in body.outputs]
+
+    if op == "If":
+        condition = inputs[0]
+        assert condition is not None
+        then, other = attributes["then_branch"], attributes["else_branch"]
+        return make_if(condition, lambda: outputs(then, ()), lambda: outputs(other, ()))
+    body = attributes["body"]
+    if op == "Loop":
+        n = len(body.inputs) - 2
+
+        def step(*given: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+            made = outputs(body, given)
+            return made[0], made[1 : 1 + n], made[1 + n :]
+
+        return make_loop(
+            inputs[0], inputs[1] if len(inputs) > 1 else None, [t for t in inputs[2:] if t is not None], step
+        )
+    count = int(attributes["num_scan_inputs"])
+    operands = [t for t in inputs if t is not None]
+    n = len(operands) - count
+
+    def scan_step(*given: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        made = outputs(body, given)
+        return made[:n], made[n:]
+
+    return make_scan(
+        operands[:n], operands[n:], scan_step, directions=attributes.get("scan_input_directions") or (),
+        axes=attributes.get("scan_input_axes") or (),
+        output_directions=attributes.get("scan_output_directions") or (),
+        output_axes=attributes.get("scan_output_axes") or (),
+    )  # fmt: skip
+
+
+def false_like_empty(dtype: dtypes.DType, rank: int | None) -> Any:
+    """An array without elements, which stands for a value that the other branch of an If makes."""
+    return np.zeros((0,) if rank is None else (0,) * rank, dtype=dtype)

@@ -1,0 +1,303 @@
+"""What the gradients of If, Loop and Scan share: bodies that run the reverse pass over another body.
+
+The reverse pass of a body is traced in a body of its own, a ``Reverse``. Whenever a gradient rule in it asks for a value
+of the forward body, that value becomes one more output of the forward node: of If as it is, of Loop and Scan stacked
+over the iterations. So exactly what the gradient needs is kept, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import onnx_ir as ir
+
+from graphkit import dims, dtypes, interpreter
+from graphkit.bodies import body_of, emit_again, false_like_empty, inputs_of, keep, without
+from graphkit.core import Key, Record, Tensor, as_tensor
+from graphkit.dims import Dims
+from graphkit.errors import GradientError
+from graphkit.gradients.table import PULLBACK, reason_against
+from graphkit.graph import Graph, constant_array
+from graphkit.inference import Type
+from graphkit.interpreter import Attributes
+
+_RANDOM = frozenset(
+    "RandomNormal RandomUniform RandomNormalLike RandomUniformLike Bernoulli Multinomial Dropout If Loop Scan".split()
+)
+
+
+class Reverse(Graph):
+    """A body for the reverse pass over ``forward``, a body of ``record``.
+
+    Attributes:
+        forward: the body that the reverse pass goes over.
+        record: the node of If, Loop or Scan that ``forward`` belongs to; it gets more outputs.
+        stacking: whether the node repeats its body.
+    """
+
+    stacking = True
+
+    def __init__(self, forward: Graph, record: Record, parent: Graph) -> None:
+        super().__init__(ir.Graph([], [], nodes=[], name=parent.unique("reverse_body")), parent=parent)
+        keep(self)
+        self.forward = forward
+        self.record = record
+        self._read: dict[Key, Tensor] = {}
+        self._fixed: dict[ir.Value, bool] = {}
+
+    def capture(self, t: Tensor) -> Tensor:
+        """The reverse body's tensor for a value of the forward body; anything else as usual."""
+        if t.value is None or t.graph is not self.forward:
+            return super().capture(t)
+        found = self._read.get(t.key)
+        if found is None:
+            found = self._read[t.key] = self._again(t) or self.read_saved(t)
+        return found
+
+    def apply(
+        self, op: str, inputs: Sequence[Tensor | None], attributes: Attributes | None, outputs: int, domain: str
+    ) -> tuple[Tensor, ...]:
+        first = inputs[0] if inputs else None
+        if op in ("Shape", "Size") and first is not None and first.graph is self.forward and first.value is not None:
+            # a few integers are saved, not the tensor itself
+            return self.forward.apply(op, (first,), attributes, 1, domain)
+        return super().apply(op, inputs, attributes, outputs, domain)
+
+    def _again(self, t: Tensor) -> Tensor | None:
+        """A constant, or a value that every iteration computes alike from outer ones: made once more, not saved."""
+        assert t.value is not None
+        array = constant_array(t.value)
+        if array is not None:
+            literal = as_tensor(array)
+            literal.literal = True
+            return super().capture(literal)
+        if not self._is_fixed(t.value):
+            return None
+        record = t.record
+        assert record is not None
+        made = super().apply(record.op, record.inputs, record.attributes, len(record.made), record.domain)
+        for old, new in zip(record.made, made, strict=True):
+            self._read[old.key] = new
+            self.declare(new, old.dims)
+        return made[t.index]
+
+    def _is_fixed(self, value: ir.Value) -> bool:
+        """Whether the value of every iteration is the same, and cheap enough to make again."""
+        if not self.stacking:
+            return False
+        found = self._fixed.get(value)
+        if found is None:
+            producer = value.producer()
+            if value.is_graph_input() and value.graph is self.forward.graph:
+                found = False
+            elif producer is None or producer.graph is not self.forward.graph:
+                found = True  # a constant, or of an outer graph
+            else:
+                found = producer.op_type not in _RANDOM and all(v is None or self._is_fixed(v) for v in producer.inputs)
+            self._fixed[value] = found
+        return found
+
+    def read_saved(self, t: Tensor) -> Tensor:
+        """Save a forward value as an output of the forward node, and read it here."""
+        raise NotImplementedError
+
+
+class ReverseBranch(Reverse):
+    """The reverse pass of one branch of If. The other branch gives an empty tensor for what is saved."""
+
+    stacking = False
+
+    def __init__(self, forward: Graph, other: Graph, record: Record, parent: Graph) -> None:
+        super().__init__(forward, record, parent)
+        self.other = other
+
+    def read_saved(self, t: Tensor) -> Tensor:
+        saved = add_output(self.record, self.forward, t, Type(t.dtype, unnamed(t.dims)))
+        empty = self.other.apply("Constant", (), {"value": false_like_empty(t.dtype, t.rank)}, 1, "")[0]
+        assert empty.value is not None
+        self.other.graph.outputs.append(empty.value)
+        value = super().capture(saved).value
+        assert value is not None
+        # Inside the branch its dims are known; of the If's output only the rank is.
+        self._types[value] = Type(t.dtype, t.dims)
+        self._tensors[value] = Tensor(None, name=value.name, value=value, graph=self)
+        return self._tensors[value]
+
+
+class ReverseLoop(Reverse):
+    """The reverse pass of Loop: iteration j reads row ``last - j`` of what was stacked."""
+
+    def __init__(self, forward: Graph, record: Record, parent: Graph, last: Tensor) -> None:
+        super().__init__(forward, record, parent)
+        j = self.input("iteration", dtypes.INT64, ())
+        going = self.input("going", dtypes.BOOL, ())
+        with interpreter.using(self):
+            self.index = self.apply("Sub", (last, j), None, 1, "")[0]
+        self._read[inputs_of(forward)[0].key] = self.index
+        self._read[inputs_of(forward)[1].key] = going
+
+    def read_saved(self, t: Tensor) -> Tensor:
+        return self.row(add_output(self.record, self.forward, t, _stack_type(t)), t.dims)
+
+    def row(self, stack: Tensor, known: Dims | None) -> Tensor:
+        """This iteration's part of something that was stacked."""
+        part = self.apply("Gather", (stack, self.index), {"axis": 0}, 1, "")[0]
+        self.declare(part, known)
+        return part
+
+
+class ReverseScan(Reverse):
+    """The reverse pass of Scan: a Scan that reads what was stacked, and the scanned inputs again, from behind.
+
+    Attributes:
+        scanned: the outer tensors that it scans, with direction and axis.
+    """
+
+    def __init__(self, forward: Graph, record: Record, parent: Graph) -> None:
+        super().__init__(forward, record, parent)
+        self.scanned: list[tuple[Tensor, int, int]] = []
+        self.count = int(record.attributes["num_scan_inputs"])
+        self.states = len(forward.graph.inputs) - self.count
+        self.places = {t.key: n for n, t in enumerate(inputs_of(forward)[self.states :])}
+
+    def read_saved(self, t: Tensor) -> Tensor:
+        place = self.places.get(t.key)
+        if place is not None:
+            outer = self.record.inputs[self.states + place]
+            assert outer is not None
+            direction, axis = self.of_input(place)
+            return self.element(outer, 1 - direction, axis, t)
+        return self.element(add_output(self.record, self.forward, t, _stack_type(t)), 1, 0, t)
+
+    def of_input(self, place: int) -> tuple[int, int]:
+        """Direction and axis of a scanned input."""
+        return _at(self.record, "scan_input_directions", place), _at(self.record, "scan_input_axes", place)
+
+    def of_output(self, place: int) -> tuple[int, int]:
+        """Direction and axis of a scan output."""
+        return _at(self.record, "scan_output_directions", place), _at(self.record, "scan_output_axes", place)
+
+    def element(self, outer: Tensor, direction: int, axis: int, like: Tensor) -> Tensor:
+        """One more scanned input."""
+        assert self.parent is not None
+        outer = self.parent.capture(outer)
+        self.scanned.append((outer, direction, axis))
+        return self.input("element", like.dtype, like.dims if like.dims is not None else without(outer.dims, axis))
+
+
+def _at(record: Record, name: str, place: int) -> int:
+    values = record.attributes.get(name)
+    return int(values[place]) if values and place < len(values) else 0
+
+
+def unnamed(known: Dims | None) -> Dims | None:
+    """The rank alone."""
+    return None if known is None else tuple(dims.anonymous() for _ in known)
+
+
+def _stack_type(t: Tensor) -> Type:
+    return Type(t.dtype, None if t.dims is None else (dims.anonymous(), *t.dims))
+
+
+def add_output(record: Record, body: Graph, t: Tensor, type_: Type) -> Tensor:
+    """Make a value of a body one more output of the node, in place; returns the node's new output."""
+    made = record.made
+    assert isinstance(made, list) and t.value is not None
+    owner: Graph = made[0].graph
+    node = made[0].value.producer()
+    value = t.value
+    if value.producer() is None or value.is_graph_output() or value.is_graph_input():
+        # under no_grad or not, an Identity changes nothing; an output must be a value of the body's own
+        again = body.apply("Identity", (t,), None, 1, "")[0].value
+        assert again is not None
+        value = again
+    if t.dims is not None:
+        value.shape = ir.Shape([None if dims.is_anonymous(d) else d for d in t.dims])
+    body.graph.outputs.append(value)
+    place = len(node.outputs)
+    for name in ("scan_output_directions", "scan_output_axes"):
+        given = record.attributes.get(name)
+        if given:
+            record.attributes[name] = [*given, 0]
+            node.attributes[name] = ir.AttrInt64s(name, record.attributes[name])
+    node.resize_outputs(place + 1)
+    new = node.outputs[place]
+    new.name = owner.unique(f"{node.op_type.lower()}_saved")
+    new.type = ir.TensorType(ir.DataType(dtypes.to_onnx(t.dtype)))
+    new.shape = None if type_.dims is None else ir.Shape([None if dims.is_anonymous(d) else d for d in type_.dims])
+    owner._types[new] = type_
+    result = owner.tensor(new)
+    result.record, result.index = record, place
+    made.append(result)
+    return result
+
+
+def current_graph() -> Graph:
+    graph = interpreter.current()
+    assert isinstance(graph, Graph)
+    return graph
+
+
+def own_record(r: Record) -> Record:
+    """The record whose node may be given more outputs: r itself, or the same node again in the current graph.
+
+    Inside the reverse pass of a Loop, an inner node is run once more: what it would save may have another shape in
+    every outer iteration (another number of inner iterations, another branch), so it could not be stacked.
+    """
+    home: Graph = r.made[0].graph
+    graph: Graph | None = current_graph()
+    while graph is not None:
+        if graph is home or (isinstance(graph, Reverse) and not graph.stacking and graph.forward is home):
+            return r
+        graph = graph.parent
+    count = len(r.inputs) - r.captured
+    env: dict[ir.Value, Tensor | None] = {t.value: t for t in r.inputs[count:] if t is not None and t.value is not None}
+    again = emit_again(r.op, [None if t is None else t for t in r.inputs[:count]], r.attributes, env)
+    record = again[0].record
+    assert record is not None
+    for new, old in zip(record.made, r.made, strict=False):
+        new.graph.declare(new, old.dims)
+    return record
+
+
+def body(r: Record, name: str = "body") -> Graph:
+    found = body_of(r.attributes[name])
+    if found is None:
+        raise GradientError(f"the body of {r.describe()} was never read")
+    return found
+
+
+def passes(r: Record) -> bool:
+    return not r.stopped and reason_against(r.op, r.domain) is None
+
+
+def reached(records: Iterable[Record], outputs: Iterable[Tensor]) -> set[Key]:
+    """What the outputs depend on by differentiable ways; the records last first."""
+    live = {t.key for t in outputs if dtypes.is_float(t.dtype)}
+    for r in records:
+        if passes(r) and any(t.key in live for t in r.made):
+            live.update(t.key for t in r.inputs if t is not None and dtypes.is_float(t.dtype))
+    return live
+
+
+def leading(records: Sequence[Record], wanted: Iterable[Key]) -> set[Key]:
+    """What depends on the wanted values; the records last first."""
+    live = set(wanted)
+    for r in reversed(records):
+        if passes(r) and any(t is not None and t.key in live and dtypes.is_float(t.dtype) for t in r.inputs):
+            live.update(t.key for t in r.made)
+    return live
+
+
+def pull(
+    records: Sequence[Record], cotangents: Sequence[tuple[Tensor, Tensor]], wanted: Sequence[Tensor]
+) -> dict[Key, Tensor]:
+    """The reverse pass over a body, under the current Reverse: the cotangents of the wanted values."""
+    start: dict[Key, Tensor] = {}
+    for output, cotangent in cotangents:
+        already = start.get(output.key)
+        start[output.key] = cotangent if already is None else interpreter.apply1("Add", already, cotangent)
+    keys = {t.key: t for t in wanted}
+    down, up = reached(records, [t for t, _ in cotangents]), leading(records, keys)
+    chosen = [r for r in records if passes(r) and any(t.key in down and t.key in up for t in r.made)]
+    return PULLBACK[0](chosen, start, keys)
