@@ -17,6 +17,7 @@ from graphkit.modelfile import ModelLike, borrow_model
 
 from .devices import Device, create_session, find_device
 from .feeds import Port, check_feeds_finite, port, prepare
+from .hazards import hazardous_optimizers
 from .values import is_bridged, to_array, to_value
 
 __all__ = ["Session", "run"]
@@ -84,8 +85,9 @@ class Session:
         graph_model = borrow_model(model)
         options = _options(threads, optimizations)
         content, self._held = _content(model, graph_model, options)
+        disabled = [*_SLOW_FUSIONS, *hazardous_optimizers(graph_model), *disabled_optimizers] if optimizations else []
         try:
-            self._session = create_session(content, options, self._device, [*_SLOW_FUSIONS, *disabled_optimizers])
+            self._session = create_session(content, options, self._device, disabled)
         except GraphkitError:
             raise
         except Exception as error:  # ONNX Runtime's exceptions share no base of their own

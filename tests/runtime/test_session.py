@@ -227,6 +227,32 @@ def test_every_kind_of_model_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     np.testing.assert_array_equal(run(proto, x)["y"], expected)
 
 
+BROKEN_BY_OPTIMIZATIONS = {
+    "zero padding before MaxPool": (
+        "(float[1, 1, 4, 4] x) => (float[1, 1, 5, 5] y) <int64[8] p = {0, 0, 1, 1, 0, 0, 1, 1}> "
+        "{q = Pad(x, p) y = MaxPool<kernel_shape = [2, 2]>(q)}",
+        -np.ones((1, 1, 4, 4), "f"),
+    ),
+    "float64 Relu and Clip": (
+        "(double[3] x) => (double[3] y) <double low = {-1}, double high = {6}> {a = Relu(x) y = Clip(a, low, high)}",
+        np.array([-2.0, 3.0, 9.0]),
+    ),
+    "a mean that broadcasts along another axis": (
+        "(float[4, 4] x) => (float[4, 4] y) "
+        "<int64[1] a = {-1}, float e = {0.001}, float two = {2}, float[4] s = {1, 2, 3, 4}, float[4] b = {1, 1, 1, 1}> {m = ReduceMean<keepdims = 0>(x, a) d = Sub(x, m) q = Pow(d, two) "
+        "v = ReduceMean<keepdims = 0>(q, a) w = Add(v, e) z = Sqrt(w) n = Div(d, z) k = Mul(n, s) y = Add(k, b)}",
+        np.arange(16, dtype="f").reshape(4, 4) ** 2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_BY_OPTIMIZATIONS)
+def test_optimizations_that_break_a_model_are_left_out(name: str) -> None:
+    text, x = BROKEN_BY_OPTIMIZATIONS[name]
+    expected = run(model(text), x, optimizations=False)["y"]
+    np.testing.assert_allclose(run(model(text), x)["y"], expected, rtol=1e-5)
+
+
 def test_slow_fusions_are_left_out(tmp_path: Path) -> None:
     """Add and LayerNormalization stay two operators: the fused kernel is several times slower on the CPU."""
     proto = model(
