@@ -238,9 +238,10 @@ BROKEN_BY_OPTIMIZATIONS = {
         np.array([-2.0, 3.0, 9.0]),
     ),
     "a mean that broadcasts along another axis": (
-        "(float[4, 4] x) => (float[4, 4] y) "
-        "<int64[1] a = {-1}, float e = {0.001}, float two = {2}, float[4] s = {1, 2, 3, 4}, float[4] b = {1, 1, 1, 1}> {m = ReduceMean<keepdims = 0>(x, a) d = Sub(x, m) q = Pow(d, two) "
-        "v = ReduceMean<keepdims = 0>(q, a) w = Add(v, e) z = Sqrt(w) n = Div(d, z) k = Mul(n, s) y = Add(k, b)}",
+        """(float[4, 4] x) => (float[4, 4] y)
+        <int64[1] a = {-1}, float e = {0.001}, float two = {2}, float[4] s = {1, 2, 3, 4}, float[4] b = {1, 1, 1, 1}> {
+        m = ReduceMean<keepdims = 0>(x, a) d = Sub(x, m) q = Pow(d, two) v = ReduceMean<keepdims = 0>(q, a)
+        w = Add(v, e) z = Sqrt(w) n = Div(d, z) k = Mul(n, s) y = Add(k, b)}""",
         np.arange(16, dtype="f").reshape(4, 4) ** 2,
     ),
 }
