@@ -13,10 +13,11 @@ import numpy as np
 import onnx_ir as ir
 
 from graphkit import dims, dtypes, interpreter
+from graphkit.conversion import attribute_value, constant_array
 from graphkit.core import Record, Tensor, as_tensor
 from graphkit.dims import Dims
 from graphkit.errors import InputError
-from graphkit.graph import Graph, attribute_value, constant_array
+from graphkit.graph import Graph
 from graphkit.inference import Type
 from graphkit.interpreter import apply
 

@@ -13,11 +13,12 @@ import onnx_ir as ir
 
 from graphkit import dims, dtypes, interpreter
 from graphkit.bodies import body_of, emit_again, false_like_empty, inputs_of, keep, without
+from graphkit.conversion import constant_array
 from graphkit.core import Key, Record, Tensor, as_tensor
 from graphkit.dims import Dims
 from graphkit.errors import GradientError
 from graphkit.gradients.table import PULLBACK, reason_against
-from graphkit.graph import Graph, constant_array
+from graphkit.graph import Graph
 from graphkit.inference import Type
 from graphkit.interpreter import Attributes
 
