@@ -8,13 +8,27 @@ True
 from importlib import import_module
 
 from graphkit.optimizers.add_gradients import add_gradients
+from graphkit.optimizers.add_updates import add_updates
 from graphkit.optimizers.base import PRESETS, Pass, passes
 from graphkit.optimizers.inference_form import to_inference
 from graphkit.optimizers.pipeline import optimize
 from graphkit.optimizers.report import Report
 
 # Each registers its passes; this is the order in which the pipeline tries them.
-for _module in ("control", "no_operation", "chains", "broadcasts", "fold", "linear", "merge", "prune"):
+for _module in (
+    "control",
+    "no_operation",
+    "chains",
+    "broadcasts",
+    "fold",
+    "linear",
+    "activations",
+    "norms",
+    "convolution",
+    "moves",
+    "merge",
+    "prune",
+):
     import_module(f"graphkit.optimizers.{_module}")
 
-__all__ = ["PRESETS", "Pass", "Report", "add_gradients", "optimize", "passes", "to_inference"]
+__all__ = ["PRESETS", "Pass", "Report", "add_gradients", "add_updates", "optimize", "passes", "to_inference"]

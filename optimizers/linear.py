@@ -225,22 +225,3 @@ def absorb_transpose(ctx: Context, node: ir.Node) -> Outcome:
     attributes = {name: item for name, item in attributes.items() if not (name in flags and item == 0)}
     (made,) = ctx.add("Gemm", inputs, attributes, before=node)
     return _finish(ctx, node, made)
-
-
-@rule("divide_by_power_of_two", "Div")
-def divide_by_power_of_two(ctx: Context, node: ir.Node) -> Outcome:
-    """Division by a power of two becomes a multiplication, which is cheaper and exact.
-
-    A constant float32 or float64 whose every number is a power of two with a representable reciprocal.
-    """
-    array = ctx.array(node.inputs[1])
-    if array is None or array.dtype not in (np.float32, np.float64) or array.size == 0 or array.nbytes > 64:
-        return "it does not divide by a small constant"
-    mantissa, exponent = np.frexp(array)
-    if not (np.isfinite(array).all() and (np.abs(mantissa) == 0.5).all() and (np.abs(exponent) < 100).all()):
-        return "it does not divide by powers of two"
-    if (array == 1).all():
-        return "it divides by one"
-    inverse = ctx.constant(np.asarray(1 / array, array.dtype), f"{node.outputs[0].name}_factor", near=node)
-    (made,) = ctx.add("Mul", [node.inputs[0], inverse], before=node)
-    return _finish(ctx, node, made)

@@ -1,0 +1,131 @@
+"""Passes that move data less often: transposes past elementwise nodes, and one Split for several Slices."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import onnx_ir as ir
+
+from graphkit.optimizers.activations import finish
+from graphkit.optimizers.base import Outcome, rule
+from graphkit.optimizers.context import Context
+from graphkit.optimizers.infer_shapes import slice_bounds
+
+__all__: list[str] = []
+
+_UNARY: Final = frozenset(
+    {
+        *("Relu", "LeakyRelu", "Elu", "Selu", "Sigmoid", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Gelu"),
+        *("Tanh", "Exp", "Log", "Sqrt", "Reciprocal", "Erf", "Neg", "Abs", "Sign", "Floor", "Ceil", "Round", "Not"),
+        *("Clip", "Cast", "Identity", "Sin", "Cos", "Mish"),
+    }
+)
+_WITH_NUMBER: Final = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min")
+
+
+def _elementwise_input(ctx: Context, node: ir.Node) -> int | None:
+    """Which input a node works through element by element, all others being single numbers; None where it does not."""
+    if node.domain != "" or len(node.outputs) != 1:
+        return None
+    if node.op_type in _UNARY:
+        return 0
+    if node.op_type in _WITH_NUMBER and len(node.inputs) == 2:
+        for index in (0, 1):
+            tensor = ctx.tensor(node.inputs[1 - index])
+            if tensor is not None and tensor.size == 1 and len(tensor.shape) <= 1:
+                return index
+    return None
+
+
+@rule("push_transpose", "Transpose")
+def push_transpose(ctx: Context, node: ir.Node) -> Outcome:
+    """Two Transposes with only elementwise nodes between them become one, or none.
+
+    Nothing else reads the values between.
+    """
+    order = tuple(node.attributes.get_ints("perm", ()))
+    between: list[tuple[ir.Node, int]] = []
+    value = node.inputs[0]
+    while value is not None and len(between) < 16:
+        producer = value.producer()
+        if producer is None or not ctx.only_use(value):
+            return "there is no Transpose before it with only elementwise nodes between"
+        if producer.op_type == "Transpose" and producer.domain == "":
+            break
+        index = _elementwise_input(ctx, producer)
+        if index is None:
+            return f"a {producer.op_type} stands between it and the Transpose before"
+        between.append((producer, index))
+        value = producer.inputs[index]
+    first = None if value is None else value.producer()
+    if first is None or not between or not order:
+        return "there is no Transpose before it with elementwise nodes between"
+    before = tuple(first.attributes.get_ints("perm", ()))
+    if len(before) != len(order) or len(order) < 2:
+        return "an order is not known"
+    made = first.inputs[0]
+    for each, index in reversed(between):
+        inputs = list(each.inputs)
+        inputs[index] = made
+        (made,) = ctx.add(each.op_type, inputs, dict(each.attributes.items()), before=each)
+    whole = tuple(before[axis] for axis in order)
+    if whole != tuple(range(len(whole))):
+        (made,) = ctx.add("Transpose", [made], {"perm": whole}, before=node)
+    assert made is not None
+    return finish(ctx, node, made)
+
+
+@rule("slices_to_split", "Slice")
+def slices_to_split(ctx: Context, node: ir.Node) -> Outcome:
+    """Slices that together cut a value into parts, in order and without gaps, become one Split.
+
+    Along one axis of known length, with constant bounds and steps of 1.
+    """
+    source, graph = node.inputs[0], node.graph
+    shape = ctx.shape(source)
+    if source is None or shape is None or graph is None or len(source.uses()) > 16:
+        return "the shape of its input is not known"
+    parts: dict[tuple[int, int], ir.Node] = {}
+    axis: int | None = None
+    for reader, index in source.uses():
+        if reader.op_type != "Slice" or index != 0 or reader.graph is not graph or reader.domain != "":
+            continue
+        cut = _cut(ctx, reader, shape)
+        if cut is None or (axis is not None and cut[0] != axis) or cut[1:] in parts:
+            return "a Slice of the same value is of another kind"
+        axis = cut[0]
+        parts[cut[1:]] = reader
+    if axis is None or len(parts) < 2:
+        return "there are no other Slices of the same value"
+    ordered = sorted(parts)
+    if ordered[0][0] != 0 or ordered[-1][1] != shape[axis] or any(a[1] != b[0] for a, b in pairwise(ordered)):
+        return "the Slices leave gaps or overlap"
+    sizes = [end - start for start, end in ordered]
+    cutters = set(parts.values())
+    first = next(each for each in graph if each in cutters)
+    attributes: dict[str, int | list[int]] = {"axis": axis}
+    inputs: list[ir.Value | None] = [source]
+    if ctx.opset(node) < 13:
+        attributes["split"] = sizes
+    else:
+        inputs.append(ctx.constant(np.array(sizes, np.int64), f"{source.name}_parts", near=node))
+    made = ctx.add("Split", inputs, attributes, before=first, outputs=len(sizes))
+    for value, bounds in zip(made, ordered, strict=True):
+        old = parts[bounds]
+        ctx.replace(old.outputs[0], value)
+        ctx.remove(old)
+    return True
+
+
+def _cut(ctx: Context, node: ir.Node, shape: tuple[object, ...]) -> tuple[int, int, int] | None:
+    bounds = slice_bounds(ctx.facts, node, len(shape))
+    if bounds is None or len(bounds[2]) != 1:
+        return None
+    (start,), (end,), (axis,), (step,) = bounds
+    length = shape[axis]
+    if not (isinstance(start, int) and isinstance(end, int) and isinstance(length, int)) or step != 1:
+        return None
+    low, high, _ = slice(start, end).indices(length)
+    return (axis, low, high) if high > low else None
