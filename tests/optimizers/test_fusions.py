@@ -243,7 +243,7 @@ GRAPHS = {
     ),
     "slices_are_a_split": (
         17,
-        "g (float[N,6] x) => (float[N,2] y, float[N,4] z) <int64[1] k = {{1}}, int64[1] p = {{0}}, int64[1] q "
+        "g (float[N,6] x) => (float[N,2] y, float[N,4] z) <int64[1] k = {1}, int64[1] p = {0}, int64[1] q "
         "= {2}, "
         "int64[1] r = {9223372036854775807}> {a = Slice(x, q, r, k) b = Slice(x, p, q, k) y = Neg(b) z = Abs(a)}",
         {"Split": 1, "Neg": 1, "Abs": 1},
