@@ -60,7 +60,7 @@ def _place(error: Exception) -> str:
     """Return the innermost line that is not graphkit's own."""
     import graphkit
 
-    own = str(Path(graphkit.__file__).parent)
+    own = str(Path(str(graphkit.__file__)).parent)
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(own)] or frames
     return f"{theirs[-1].filename}:{theirs[-1].lineno}"

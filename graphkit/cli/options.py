@@ -20,21 +20,22 @@ def as_json(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(function)
 
 
+def device(function: F) -> F:
+    """Add ``--device``."""
+    text = "cpu, cuda, cuda:1, or auto (CUDA if it starts)."
+    return click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help=text)(function)
+
+
+def threads(function: F) -> F:
+    """Add ``--threads``."""
+    text = "Threads of one operator; all cores by default."
+    return click.option("--threads", type=click.IntRange(min=1), help=text)(function)
+
+
 def running(function: F) -> F:
     """Add the options that say how a model is run: device, threads, optimizations."""
-    function = click.option(
-        "--no-optimizations", is_flag=True, help="Turn ONNX Runtime's own graph optimizations off."
-    )(function)
-    function = click.option(
-        "--threads", type=click.IntRange(min=1), help="Threads of one operator; all cores by default."
-    )(function)
-    return click.option(
-        "--device",
-        default="cpu",
-        show_default=True,
-        metavar="DEVICE",
-        help="cpu, cuda, cuda:1, or auto (CUDA if it starts).",
-    )(function)
+    text = "Turn ONNX Runtime's own graph optimizations off."
+    return device(threads(click.option("--no-optimizations", is_flag=True, help=text)(function)))
 
 
 def made_up(function: F) -> F:
@@ -100,7 +101,7 @@ def read_feeds(ports: Sequence[Port], single: Mapping[str, str], file: str | Non
 
     feeds: dict[str, Any] = {}
     if file is not None:
-        feeds.update(by_name(ports, _read_file(Path(file))))
+        feeds.update(by_name(ports, read_file(Path(file))))
     declared = {one.name: one for one in ports}
     for name, text in single.items():
         feeds[name] = _read_value(name, text, declared.get(name))
@@ -115,7 +116,8 @@ def read_feeds(ports: Sequence[Port], single: Mapping[str, str], file: str | Non
     return feeds
 
 
-def _read_file(path: Path) -> Any:
+def read_file(path: Path) -> Any:
+    """Read inputs by name from a .npz or .json file or a test data set."""
     from graphkit.errors import InputError
 
     if path.is_dir():

@@ -138,7 +138,7 @@ def _missing_build() -> str:
 
 def _missing_library() -> str:
     """Say which shared library keeps ONNX Runtime's CUDA provider from loading."""
-    folder = Path(onnxruntime.__file__).parent / "capi"
+    folder = Path(str(onnxruntime.__file__)).parent / "capi"
     for name in ("libonnxruntime_providers_cuda.so", "onnxruntime_providers_cuda.dll"):
         if (folder / name).is_file():
             try:

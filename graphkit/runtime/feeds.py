@@ -227,7 +227,12 @@ def _first_lost(array: np.ndarray[Any, Any], converted: np.ndarray[Any, Any]) ->
 def _as_array(value: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
     try:
         return np.asarray(value, dtype=dtype)
-    except (ValueError, OverflowError, TypeError) as error:
+    except (
+        ValueError,
+        OverflowError,
+        TypeError,
+        RuntimeError,
+    ) as error:  # the last is PyTorch for a leaf with a gradient
         raise _UnfitError(f"a value that numpy makes no array of: {error}") from error
 
 

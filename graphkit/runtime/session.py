@@ -124,6 +124,23 @@ class Session:
         """The ``onnxruntime.InferenceSession`` underneath."""
         return self._session
 
+    def placement(self) -> dict[str, dict[str, int]]:
+        """Return how many nodes of each operator run on each device, as ONNX Runtime placed them when it loaded.
+
+        What a CUDA session runs on the CPU costs a copy there and back each time: look for more than shapes there.
+
+        >>> import onnx.parser
+        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {y = Neg(x)}'
+        >>> Session(onnx.parser.parse_model(text)).placement()
+        {'cpu': {'Neg': 1}}
+        """
+        found: dict[str, dict[str, int]] = {}
+        for part in self._session.get_provider_graph_assignment_info():
+            counts = found.setdefault(part.ep_name.removesuffix("ExecutionProvider").lower(), {})
+            for node in part.get_nodes():
+                counts[node.op_type] = counts.get(node.op_type, 0) + 1
+        return found
+
     def __repr__(self) -> str:
         ports = "({}) -> ({})".format(*(", ".join(map(str, ports)) for ports in (self.inputs, self.outputs)))
         return f"Session{ports} on {self.device}"
@@ -139,7 +156,8 @@ class Session:
         try:
             if self._by_value:
                 return self._run_values(names, ready)
-            return dict(zip(names, self._session.run(names, ready), strict=True))
+            made: Any = self._session.run(names, ready)
+            return dict(zip(names, made, strict=True))
         except Exception as error:  # see above
             raise self.explain(error, ready) from error
 
@@ -182,6 +200,7 @@ class Session:
 
 def _options(threads: int | None, optimizations: bool) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.log_severity_level = 4  # a failure is raised as one error; ONNX Runtime would also print it
     if threads is not None:
         if isinstance(threads, bool) or int(threads) != threads or threads < 1:

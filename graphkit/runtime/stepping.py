@@ -23,6 +23,8 @@ from .values import allocate, is_bridged, overwrite, to_array, to_value
 
 __all__ = ["State", "StepSession"]
 
+_runtime: Any = _pybind_state  # what it holds is compiled, and not described to type checkers
+
 
 class State:
     """Named arrays on a device, which several ``StepSession`` may share.
@@ -124,7 +126,8 @@ class StepSession:
         self._host = onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()
         self._bound: Any = None
         self._bindings = self._bind_both()
-        self._run = self.session.runtime_session._sess.run_with_iobinding
+        inner: Any = self.session.runtime_session._sess
+        self._run = inner.run_with_iobinding
 
     @property
     def shared_state(self) -> State:
@@ -202,7 +205,7 @@ class StepSession:
         return self._bind(first, second), self._bind(second, first)
 
     def _bind(self, read: Mapping[str, onnxruntime.OrtValue], write: Mapping[str, onnxruntime.OrtValue]) -> Any:
-        binding = _pybind_state.SessionIOBinding(self.session.runtime_session._sess)
+        binding = _runtime.SessionIOBinding(self.session.runtime_session._sess)
         for one in self._state_ports:
             binding.bind_ortvalue_input(one.name, read[one.name]._get_c_value())
         for source, target in self.pairs.items():

@@ -15,6 +15,8 @@ import onnx_ir as ir
 import onnxruntime
 from onnxruntime.capi import _pybind_state
 
+_runtime: Any = _pybind_state  # what it holds is compiled, and not described to type checkers
+
 # What ONNX Runtime converts from and to numpy by itself.
 _BRIDGED = frozenset(
     np.dtype(name)
@@ -36,7 +38,7 @@ def allocate(
     """Return an uninitialized value on a device."""
     device = onnxruntime.OrtDevice.make(device_type, device_id)._get_c_device()
     number = int(ir.DataType.from_numpy(dtype))
-    return onnxruntime.OrtValue(_pybind_state.OrtValue.ortvalue_from_shape_and_onnx_type(list(shape), number, device))
+    return onnxruntime.OrtValue(_runtime.OrtValue.ortvalue_from_shape_and_onnx_type(list(shape), number, device))
 
 
 def to_value(array: Any, dtype: np.dtype[Any], device_type: str = "cpu", device_id: int = 0) -> onnxruntime.OrtValue:
