@@ -32,6 +32,9 @@ from graphkit.source import describe, here, user_location
 Kernel = Callable[[dict[str, Any]], Sequence[Any]]
 
 ALL_LEVELS = -1
+# Operators of which the reverse pass reads more outputs than most callers ask for (masks, indices, statistics), and how
+# many to ask for where a record is kept.
+KEPT_OUTPUTS: dict[tuple[str, str], int] = {}
 _recording: ContextVar[int] = ContextVar("graphkit_recording", default=ALL_LEVELS)
 
 
@@ -73,7 +76,7 @@ class Eager:
     ) -> tuple[Tensor, ...]:
         needs = 0
         arrays: list[Any] = []
-        signature: list[Any] = [op, outputs]
+        signature: list[Any] = [op]
         whole = True
         for t in inputs:
             if t is None:
@@ -93,6 +96,10 @@ class Eager:
                 signature.append(array.dtype.num)
             arrays.append(array)
             needs |= t._needs
+        count = outputs
+        if needs & _recording.get():
+            count = max(count, KEPT_OUTPUTS.get((op, domain), 0))
+        signature.append(count)
         if attributes:
             signature.append(_freeze(attributes))
         if domain:
@@ -101,7 +108,7 @@ class Eager:
         try:
             kernel, names = self._kernels[key]
         except KeyError:
-            kernel, names = self._kernels[key] = self._prepare(op, arrays, attributes or {}, outputs, domain)
+            kernel, names = self._kernels[key] = self._prepare(op, arrays, attributes or {}, count, domain)
         try:
             results = kernel(dict(zip(names, arrays if whole else [a for a in arrays if a is not None])))  # noqa: B905
         except GraphkitError:

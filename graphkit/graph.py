@@ -266,29 +266,6 @@ class Graph:
             t.record, t.index = record, index
         return tuple(made)
 
-    def extend(self, record: Record, count: int) -> None:
-        """Give the node of a record of this graph its first ``count`` outputs, in place."""
-        value = record.made[0].value
-        node = value.producer()
-        made = list(record.made)
-        if count > len(node.outputs):
-            node.resize_outputs(count)
-        given = record.inputs[: len(record.inputs) - record.captured]
-        types = [None if t is None or t.value is None else self.type_of(t.value) for t in given]
-        found = infer(node.op_type, node.domain, self.opset, record.attributes, types, count)
-        for index, (output, known) in enumerate(zip(node.outputs[:count], found, strict=True)):
-            if index < len(made) and output.name:
-                continue
-            output.name = self.unique(node.op_type.lower())
-            if known is not None:
-                self._types[output] = known
-                output.type = ir.TensorType(ir.DataType(dtypes.to_onnx(known.dtype)))
-                output.shape = _ir_shape(known.dims)
-            t = self.tensor(output)
-            t.name, t.record, t.index = output.name, record, index
-            made[index : index + 1] = [t]
-        record.made = made
-
     def _ensure_opset(self, op: str, attributes: dict[str, Any], domain: str) -> None:
         root = self.root
         if domain:

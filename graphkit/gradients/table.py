@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from graphkit.core import Record, Tensor
+from graphkit.eager import KEPT_OUTPUTS
 
 Entry = Tensor | None | Callable[[], Tensor]
 Rule = Callable[..., "Sequence[Entry] | Entry"]
@@ -43,6 +44,7 @@ def gradient(
     singular: bool | Callable[[Record], bool] = False,
     selects: bool = False,
     mixes: bool = False,
+    keeps: int = 0,
 ) -> Callable[[Rule], Rule]:
     """Register a gradient rule for one or several operators.
 
@@ -54,6 +56,7 @@ def gradient(
             instead of making NaN of it.
         selects: whether the operator passes on some elements and not others, as Where, Slice and Max do.
         mixes: whether each result is a sum over many elements, as a matrix product's.
+        keeps: how many outputs the rule reads, where that is more than callers ask for; see ``kept.kept_output``.
 
     >>> @gradient("Twice", domain="acme")
     ... def twice(r, g):
@@ -71,6 +74,8 @@ def gradient(
                 SELECTING.add((op, domain))
             if mixes:
                 MIXING.add((op, domain))
+            if keeps:
+                KEPT_OUTPUTS[op, domain] = keeps
         return rule
 
     return register
