@@ -18,7 +18,7 @@ from graphkit.core import Key, Record, Tensor, as_tensor
 from graphkit.errors import GradientError
 from graphkit.gradients import reason_against, rule_for
 from graphkit.gradients.shapes import ones_like, sum_to
-from graphkit.gradients.table import MIXING, PULLBACK, SELECTING, entries, may_be_singular
+from graphkit.gradients.table import MIXING, PULLBACK, SELECTING, SINGULAR, entries, may_be_singular
 from graphkit.interpreter import apply1, current
 from graphkit.methods import BACKWARD
 from graphkit.source import here
@@ -91,6 +91,7 @@ def pullback(
     found: dict[Key, Tensor] = dict(cotangents)
     made = {key for record in records for key in record.output_keys()}
     unselected: set[Key] = set()  # values whose cotangent is 0 where nothing downstream selected them
+    wild: set[Key] = set()  # values whose cotangent may be infinite, some slope downstream being so
     for record in records:
         keys = record.output_keys()
         gradients = [found.pop(k, None) if wanted is None or k not in wanted else found.get(k) for k in keys]
@@ -111,7 +112,9 @@ def pullback(
         rule = rule_for(*name)
         assert rule is not None  # check_rules saw to it
         masked = name in SELECTING or (bool(unselected) and name not in MIXING and not unselected.isdisjoint(keys))
-        guard = masked and may_be_singular(record)
+        singular = name in SINGULAR and may_be_singular(record)
+        guard = masked and singular
+        record.wild = bool(wild) and not wild.isdisjoint(keys)
         answer = entries(rule(record, *gradients))
         for t, key, want, entry in zip(record.inputs, inputs, wants, answer, strict=False):
             if not want or entry is None or t is None or key is None:
@@ -122,6 +125,8 @@ def pullback(
             cotangent = _fit(cotangent, t)
             if masked:
                 unselected.add(key)
+            if singular or record.wild:
+                wild.add(key)
             already = found.get(key)
             found[key] = cotangent if already is None else apply1("Add", already, cotangent)
     return found if wanted is None else {key: found[key] for key in wanted if key in found}
@@ -190,6 +195,8 @@ def backward(output: Tensor, gradient: Any = None, retain_graph: bool = False, c
             if t is not None and t.record is None and t.requires_grad:
                 leaves[t.key] = t
     if not leaves:
+        for record in records:
+            record.check_unchanged()  # which says so where an earlier backward() freed what leads to the leaves
         raise GradientError(
             f"backward() at {here()}: every way from the tensor to one that requires a gradient is stopped, by "
             "stop_gradient or by an operator such as Floor whose derivative is zero almost everywhere."

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from graphkit import dtypes
 from graphkit import source as source_lines
 from graphkit.dims import Dims, Extent
-from graphkit.errors import GradientError, TraceError
+from graphkit.errors import GradientError, OperatorError, TraceError
 from graphkit.methods import TensorMethods
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Record:
         attributes: as given; ``attribute(name)`` falls back on the schema's default.
         outputs: Tensors, made when asked for.
         wants: during a reverse pass, for each input whether its gradient is wanted.
+        wild: during a reverse pass, whether the cotangent may be infinite somewhere.
         source: the user's code and instruction offset.
         needs: which reverse passes reach it, one bit each (see ``eager``).
         sequence: grows from record to record, so that the highest first is a reverse topological order.
@@ -52,7 +53,7 @@ class Record:
 
     __slots__ = (
         "attributes", "captured", "domain", "inputs", "made", "name", "needs", "op", "sequence", "source", "stopped",
-        "versions", "wants",
+        "versions", "wants", "wild",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +81,7 @@ class Record:
         self.needs = needs
         self.stopped = False  # a graph's node through which no gradient flows, by stop_gradient or no_grad
         self.wants: tuple[bool, ...] = ()
+        self.wild = False
         self.sequence = next(_sequence)
 
     @property
@@ -351,7 +353,10 @@ class Dim:
 def as_array(value: Any, dtype: Any = None) -> tuple[Array, bool]:
     """The array that a Python value means, owned by nobody else, and whether it was a literal (scalars, lists)."""
     literal = not isinstance(value, np.ndarray | np.generic)
-    array = np.array(value, dtype=None if dtype is None else dtypes.as_dtype(dtype))
+    try:
+        array = np.array(value, dtype=None if dtype is None else dtypes.as_dtype(dtype))
+    except (ValueError, OverflowError) as error:
+        raise OperatorError(f"a tensor cannot be made of {_shown(value)} at {source_lines.here()}: {error}") from None
     if dtype is None and literal:
         if array.dtype == np.float64:
             array = array.astype(np.float32)
@@ -359,6 +364,11 @@ def as_array(value: Any, dtype: Any = None) -> tuple[Array, bool]:
             array = array.astype(np.int64)
     if array.dtype.kind in "US":
         array = array.astype(np.object_)
+    elif array.dtype.kind == "O" and not all(isinstance(v, str | bytes) for v in array.ravel().tolist()):
+        raise OperatorError(
+            f"a tensor cannot be made of {_shown(value)} at {source_lines.here()}: its elements must be numbers, "
+            "booleans or strings that one dtype holds."
+        )
     if array.dtype.byteorder not in "=|":
         array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.c_contiguous:
@@ -366,6 +376,11 @@ def as_array(value: Any, dtype: Any = None) -> tuple[Array, bool]:
     dtypes.to_onnx(array.dtype)
     array.flags.writeable = False
     return array, literal
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
 def as_tensor(value: Any, dtype: Any = None) -> Tensor:
@@ -403,6 +418,8 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False, name: s
     """
     if isinstance(data, Tensor):
         data = data.numpy()
+    elif isinstance(data, list | tuple) and any(isinstance(v, Tensor | Dim) for v in data):
+        data = as_tensor(data).numpy()  # of Tensors known now; a traced one refuses
     array, _ = as_array(data, dtype)
     if requires_grad and not dtypes.is_float(array.dtype):
         raise GradientError(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -33,9 +34,11 @@ def reshape(x: Tensor, shape: Sequence[Any]) -> Tensor:
         elif isinstance(extent, Tensor):
             dynamic = dynamic or extent.traced
             extent = extent if extent.traced else extent.item()
-        target.append(extent if isinstance(extent, Dim | Tensor) else extent.__index__())
+        target.append(extent if isinstance(extent, Dim | Tensor) else whole(extent, "a dimension of reshape"))
     if not dynamic:
         wanted = [int(t) for t in target]
+        if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
+            raise OperatorError(f"reshape to {wanted} at {here()}: one dimension may be -1, the others are extents")
         for axis, extent in enumerate(wanted):
             written = extent == 0 and isinstance(shape[axis], int)
             if written and (known is None or axis >= len(known) or known[axis] != 0):
@@ -57,29 +60,70 @@ def _check_size(x: Tensor, wanted: list[int]) -> None:
 
 def getitem(x: Tensor, index: Any) -> Tensor:
     """x[index] for integers, slices, None, ``...``, integer tensors and boolean masks, as numpy reads them."""
-    items = list(index) if isinstance(index, tuple) else [index]
-    items = [as_tensor(np.asarray(i)) if isinstance(i, list | np.ndarray) else i for i in items]
+    items = [_item(i) for i in (index if isinstance(index, tuple) else (index,))]
     rank = x.ndim
     used = sum(_consumes(i) for i in items)
     if used > rank:
         raise IndexError(f"too many indices: {used} for a tensor of rank {rank} ({here()})")
-    if not any(i is Ellipsis for i in items):
-        items.append(Ellipsis)
-    place = next(n for n, i in enumerate(items) if i is Ellipsis)
+    ellipses = [n for n, i in enumerate(items) if i is Ellipsis]
+    if len(ellipses) > 1:
+        raise IndexError(f"an index can have one ellipsis ('...'), got {len(ellipses)} ({here()})")
+    place = ellipses[0] if ellipses else len(items)
     items[place : place + 1] = [slice(None)] * (rank - used)
 
     x, items = _slices(x, items)
-    advanced = [(axis, i) for axis, i in enumerate(j for j in items if j is not None) if isinstance(i, Tensor)]
-    new_axes = [n for n, i in enumerate(items) if i is None]
+    advanced = [n for n, i in enumerate(items) if isinstance(i, Tensor)]
     if not advanced:
-        scalars = [a for a, i in enumerate(j for j in items if j is not None) if i == "drop"]
-        if scalars:
-            x = x.squeeze(scalars)
-        if new_axes:
-            kept = [i for i in items if i != "drop"]
-            x = x.unsqueeze([n for n, i in enumerate(kept) if i is None])
-        return x
-    return _advanced(x, items, advanced, new_axes)
+        dropped = [a for a, i in enumerate(j for j in items if j is not None) if i is _DROP]
+        if dropped:
+            x = x.squeeze(dropped)
+        kept = [i for i in items if i is not _DROP]
+        new = [n for n, i in enumerate(kept) if i is None]
+        return x.unsqueeze(new) if new else x
+    # numpy counts an integer beside an index array as one: what all of them make stands where they stood, if they stood
+    # side by side, and in front otherwise.
+    counted = [n for n, i in enumerate(items) if isinstance(i, Tensor) or i is _DROP]
+    together = counted[-1] - counted[0] + 1 == len(counted)
+    front = sum(1 for i in items[: counted[0]] if i is not _DROP) if together else 0
+    dropped = [a for a, i in enumerate(_axes(i for i in items if i is not None)) if i is _DROP]
+    if dropped:
+        x = x.squeeze(dropped)
+        items = [i for i in items if i is not _DROP]
+    new = [a for a, i in enumerate(_axes(items)) if i is None]
+    if new:
+        x = x.unsqueeze(new)
+        items = [slice(None) if i is None else i for i in items]
+    return _advanced(x, items, front)
+
+
+_DROP: Final = "drop"  # stands for an integer, once Slice has taken its element: the axis is to be squeezed away
+
+
+def _item(item: Any) -> Any:
+    """One item of an index, checked: an int, slice, None, Ellipsis, Dim, or a Tensor of integers or booleans."""
+    if item is None or item is Ellipsis or isinstance(item, slice | Dim):
+        return item
+    if isinstance(item, bool | np.bool_):
+        raise IndexError(f"True and False are no indices ({here()}); write None to put in a dimension")
+    if isinstance(item, list | np.ndarray):
+        array = np.asarray(item)
+        item = as_tensor(array if array.size else array.astype(np.int64))
+    if isinstance(item, Tensor):
+        if item.dtype.kind not in "iub":
+            raise IndexError(
+                f"an index tensor holds integers or booleans, got {dtypes.name(item.dtype)} ({here()}); write "
+                "i.astype('int64')"
+            )
+        return item
+    return whole(item, "an index", IndexError)
+
+
+def whole(value: Any, what: str, error: type[Exception] = OperatorError) -> int:
+    """An integer, however it is spelt; refused with the user's line otherwise."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise error(f"{what} is an integer, got {type(value).__name__} {value!r} ({here()})") from None
 
 
 def _consumes(item: Any) -> int:
@@ -88,8 +132,15 @@ def _consumes(item: Any) -> int:
     return item.ndim if isinstance(item, Tensor) and item.dtype == dtypes.BOOL else 1
 
 
+def _axes(items: Iterable[Any]) -> Iterator[Any]:
+    """One item an axis: a mask stands for as many as it has."""
+    for item in items:
+        for _ in range(max(1, _consumes(item))):
+            yield item
+
+
 def _slices(x: Tensor, items: list[Any]) -> tuple[Tensor, list[Any]]:
-    """Do every slice and integer in one Slice; integers are left as "drop", to be squeezed away."""
+    """Do every slice and integer in one Slice; integers are left as _DROP, to be squeezed away."""
     starts: list[Any] = []
     ends: list[Any] = []
     axes: list[int] = []
@@ -101,7 +152,9 @@ def _slices(x: Tensor, items: list[Any]) -> tuple[Tensor, list[Any]]:
             rest.append(None)
             continue
         if isinstance(item, slice):
-            step = 1 if item.step is None else item.step.__index__()
+            step = 1 if item.step is None else whole(item.step, "the step of a slice", IndexError)
+            if step == 0:
+                raise IndexError(f"the step of a slice cannot be 0 ({here()})")
             if item.start is not None or item.stop is not None or step != 1:
                 starts.append((0 if step > 0 else _END) if item.start is None else item.start)
                 ends.append((_END if step > 0 else -_END) if item.stop is None else item.stop)
@@ -109,10 +162,11 @@ def _slices(x: Tensor, items: list[Any]) -> tuple[Tensor, list[Any]]:
                 steps.append(step)
             rest.append(slice(None))
         elif isinstance(item, Tensor):
+            _check_mask(x, item, axis)
             rest.append(item)
             axis += _consumes(item) - 1
         else:
-            number = item.__index__()
+            number = whole(item, "an index", IndexError)
             extent = (x.dims or ())[axis]
             if isinstance(extent, int) and not -extent <= number < extent:
                 raise IndexError(f"index {number} is out of bounds for axis {axis} of extent {extent} ({here()})")
@@ -120,13 +174,29 @@ def _slices(x: Tensor, items: list[Any]) -> tuple[Tensor, list[Any]]:
             ends.append(number + 1 if number != -1 else _END)
             axes.append(axis)
             steps.append(1)
-            rest.append("drop")
+            rest.append(_DROP)
         axis += 1
     if axes:
-        bounds = [b if isinstance(b, Tensor | Dim) else b.__index__() for b in (*starts, *ends)]
+        bounds = [
+            b if isinstance(b, Tensor | Dim) else whole(b, "the bound of a slice", IndexError) for b in (*starts, *ends)
+        ]
         n = len(axes)
         x = apply1("Slice", x, _ints(bounds[:n]), _ints(bounds[n:]), constant_ints(axes), constant_ints(steps))
     return x, rest
+
+
+def _check_mask(x: Tensor, mask: Tensor, axis: int) -> None:
+    """A mask has the extents of what it masks (ONNX's Compress would take a shorter one)."""
+    if mask.dtype != dtypes.BOOL:
+        return
+    if not mask.ndim:
+        raise IndexError(f"a mask of rank 0 is not supported ({here()}); write None to put in a dimension")
+    for n, extent in enumerate(mask.dims or ()):
+        masked = (x.dims or ())[axis + n]
+        if dims.same(extent, masked) is False:
+            raise IndexError(
+                f"the mask's extent {extent} is not the tensor's {masked} along axis {axis + n} ({here()})"
+            )
 
 
 def _ints(values: list[Any]) -> Tensor:
@@ -135,37 +205,25 @@ def _ints(values: list[Any]) -> Tensor:
     return constant_ints(values)
 
 
-def _advanced(x: Tensor, items: list[Any], advanced: list[tuple[int, Tensor]], new_axes: list[int]) -> Tensor:
-    if new_axes:
-        raise OperatorError(f"None beside an integer tensor in one index is not supported ({here()}); index twice.")
-    kept = [i for i in items if i is not None]
-    dropped = [a for a, i in enumerate(kept) if isinstance(i, str)]
-    if dropped:
-        x = x.squeeze(dropped)
-        kept = [i for i in kept if not isinstance(i, str)]
-        advanced = [(a, i) for a, i in enumerate(kept) if isinstance(i, Tensor)]
-    if len(advanced) == 1 and advanced[0][1].dtype != dtypes.BOOL:
-        axis, indices = advanced[0]
-        return apply1("Gather", x, indices if indices.dtype == dtypes.INT32 else indices.astype("int64"), axis=axis)
-    if len(advanced) == 1 and advanced[0][1].ndim == 1:
-        return apply1("Compress", x, advanced[0][1], axis=advanced[0][0])
+def _advanced(x: Tensor, items: list[Any], front: int) -> Tensor:
+    """Index tensors and masks, whose dimensions go to axis ``front`` of the result."""
+    found = [(axis, i) for axis, i in _starts(items) if isinstance(i, Tensor)]
+    axis, only = found[0]
+    if len(found) == 1 and only.dtype != dtypes.BOOL:
+        picked = apply1("Gather", x, only if only.dtype == dtypes.INT32 else only.astype("int64"), axis=axis)
+        return _moved(picked, axis, only.ndim, front)
+    if len(found) == 1 and only.ndim == 1:
+        return _moved(apply1("Compress", x, only, axis=axis), axis, 1, front)
     places: list[Tensor] = []
     axes: list[int] = []
-    axis = 0
-    for item in kept:
-        if isinstance(item, Tensor) and item.dtype == dtypes.BOOL:
-            found = apply1("NonZero", item)
-            for n in range(item.ndim):
-                places.append(found[n])
-                axes.append(axis + n)
-            axis += item.ndim
-            continue
-        if isinstance(item, Tensor):
+    for axis, item in found:
+        if item.dtype == dtypes.BOOL:
+            where = apply1("NonZero", item)
+            places.extend(where[n] for n in range(item.ndim))
+            axes.extend(range(axis, axis + item.ndim))
+        else:
             places.append(item.astype("int64"))
             axes.append(axis)
-        axis += 1
-    if axes != list(range(axes[0], axes[0] + len(axes))):
-        raise OperatorError(f"index tensors with a slice between them are not supported ({here()}); index twice.")
     order = [*axes, *(a for a in range(x.ndim) if a not in axes)]
     moved = x if order == sorted(order) else x.transpose(*order)
     total = places[0]
@@ -173,9 +231,20 @@ def _advanced(x: Tensor, items: list[Any], advanced: list[tuple[int, Tensor]], n
         total = total + place * 0  # broadcast the index tensors together
     zero = total * 0
     indices = apply1("Concat", *[(p + zero).unsqueeze(-1) for p in places], axis=-1)
-    result = apply1("GatherND", moved, indices)
-    if axes[0] == 0:
-        return result
-    width = zero.ndim  # numpy puts the indexed dimensions where the index tensors stood
-    back = [*range(width, width + axes[0]), *range(width), *range(width + axes[0], result.ndim)]
-    return result.transpose(*back)
+    return _moved(apply1("GatherND", moved, indices), 0, zero.ndim, front)
+
+
+def _starts(items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    axis = 0
+    for item in items:
+        yield axis, item
+        axis += _consumes(item)
+
+
+def _moved(x: Tensor, at: int, width: int, to: int) -> Tensor:
+    """x with the ``width`` axes that begin at ``at`` where they begin at ``to``, the others in order."""
+    if at == to or not width:
+        return x
+    block = list(range(at, at + width))
+    others = [a for a in range(x.ndim) if a not in block]
+    return x.transpose(*others[:to], *block, *others[to:])

@@ -5,6 +5,7 @@ Everything here goes through ``apply``, so the same expression runs under Eager 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,103 +14,35 @@ import numpy as np
 from graphkit import dtypes
 from graphkit.errors import OperatorError, TraceError
 from graphkit.interpreter import apply1, current
+from graphkit.numpy_dispatch import call_function, call_ufunc
+from graphkit.operands import (
+    Axis,
+    Scalar,
+    accumulate,
+    argument,
+    axis_list,
+    binary,
+    constant_ints,
+    divide,
+    floor_divide,
+    logic,
+    modulo,
+    reduced,
+    scalar,
+    stack_scalars,
+    together,
+)
 from graphkit.source import here
 
 if TYPE_CHECKING:
     from graphkit.core import Array, Tensor
 
-Scalar = bool | int | float
-Axis = int | Sequence[int] | None
+__all__ = [
+    "BACKWARD", "Axis", "Scalar", "TensorMethods", "binary", "constant_ints", "scalar", "stack_scalars", "together",
+]  # fmt: skip
 
-# Filled by graphkit.autograd and graphkit.array, which stand above this module.
+# Filled by graphkit.autograd, which stands above this module.
 BACKWARD: list[Callable[..., None]] = []
-NUMPY_FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-_scalars: dict[tuple[type, Scalar, int], Tensor] = {}
-_ints: dict[tuple[int, ...], Tensor] = {}
-
-_UFUNCS: dict[str, str] = {
-    "add": "__add__", "subtract": "__sub__", "multiply": "__mul__", "divide": "__truediv__",
-    "true_divide": "__truediv__", "floor_divide": "__floordiv__", "remainder": "__mod__", "power": "__pow__",
-    "float_power": "__pow__", "matmul": "__matmul__", "equal": "__eq__", "not_equal": "__ne__", "less": "__lt__",
-    "less_equal": "__le__", "greater": "__gt__", "greater_equal": "__ge__", "bitwise_and": "__and__",
-    "bitwise_or": "__or__", "bitwise_xor": "__xor__", "logical_and": "__and__", "logical_or": "__or__",
-}  # fmt: skip
-
-
-def scalar(value: Scalar, dtype: dtypes.DType) -> Tensor:
-    """A rank-0 Tensor of a Python scalar; equal ones are shared."""
-    from graphkit.core import Tensor
-
-    key = (type(value), value, dtype.num)
-    found = _scalars.get(key) if value else None  # -0.0 == 0.0, so zeros are not looked up
-    if found is None:
-        with np.errstate(over="ignore"):
-            array = np.asarray(value).astype(dtype)
-        array.flags.writeable = False
-        found = Tensor(array, literal=True)
-        if value and len(_scalars) < 4096:
-            _scalars[key] = found
-    return found
-
-
-def together(a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    """Two operands, at least one a Tensor, as Tensors of one dtype."""
-    from graphkit.core import Tensor, as_tensor
-
-    if not isinstance(a, Tensor):
-        right, left = together(b, a)
-        return left, right
-    if isinstance(b, Tensor):
-        pass
-    elif isinstance(b, bool | int | float):
-        dtype = dtypes.weak(b, a.dtype)
-        return a.astype(dtype), scalar(b, dtype)
-    else:
-        b = as_tensor(b)
-    if a.dtype != b.dtype:
-        try:
-            dtype = dtypes.promote(a.dtype, b.dtype)
-        except TypeError as error:
-            raise OperatorError(f"{error} ({here()})") from None
-        return a.astype(dtype), b.astype(dtype)
-    return a, b
-
-
-def stack_scalars(items: Sequence[Any]) -> Tensor:
-    """A one-dimensional Tensor from numbers, Dims and scalar Tensors."""
-    from graphkit.core import Dim, as_tensor
-
-    tensors = [i.as_vector() if isinstance(i, Dim) else as_tensor(i) for i in items]
-    dtype = tensors[0].dtype
-    for t in tensors[1:]:
-        dtype = dtypes.promote(dtype, t.dtype)
-    pieces = []
-    for item, t in zip(items, tensors, strict=True):
-        cast = t.astype(dtype)
-        pieces.append(cast if isinstance(item, Dim) else cast.unsqueeze(0))
-    return apply1("Concat", *pieces, axis=0)
-
-
-def constant_ints(values: Sequence[int]) -> Tensor:
-    """int64 [n], as the axes, starts and shape inputs of operators want it; equal short ones are shared."""
-    from graphkit.core import Tensor
-
-    key = tuple(values)
-    found = _ints.get(key)
-    if found is None:
-        array = np.array(values, dtype=np.int64)
-        array.flags.writeable = False
-        found = Tensor(array, literal=True)
-        if len(key) <= 8 and len(_ints) < 4096:
-            _ints[key] = found
-    return found
-
-
-def binary(op: str, a: Any, b: Any) -> Tensor:
-    """An elementwise operator on two operands after promotion."""
-    left, right = together(a, b)
-    return current().apply(op, (left, right), None, 1, "")[0]
 
 
 class TensorMethods:  # noqa: PLW1641  # Tensor hashes by identity
@@ -155,22 +88,22 @@ class TensorMethods:  # noqa: PLW1641  # Tensor hashes by identity
         return binary("Mul", other, self)
 
     def __truediv__(self: Any, other: Any) -> Tensor:
-        return _divide(self, other)
+        return divide(self, other)
 
     def __rtruediv__(self: Any, other: Any) -> Tensor:
-        return _divide(other, self)
+        return divide(other, self)
 
     def __floordiv__(self: Any, other: Any) -> Tensor:
-        return _floor_divide(self, other)
+        return floor_divide(self, other)
 
     def __rfloordiv__(self: Any, other: Any) -> Tensor:
-        return _floor_divide(other, self)
+        return floor_divide(other, self)
 
     def __mod__(self: Any, other: Any) -> Tensor:
-        return _modulo(self, other)
+        return modulo(self, other)
 
     def __rmod__(self: Any, other: Any) -> Tensor:
-        return _modulo(other, self)
+        return modulo(other, self)
 
     def __pow__(self: Any, other: Any) -> Tensor:
         if dtypes.is_float(self.dtype) and isinstance(other, int | float) and not isinstance(other, bool):
@@ -221,13 +154,13 @@ class TensorMethods:  # noqa: PLW1641  # Tensor hashes by identity
         return binary("GreaterOrEqual", self, other)
 
     def __and__(self: Any, other: Any) -> Tensor:
-        return _logic("And", "BitwiseAnd", self, other)
+        return logic("And", "BitwiseAnd", self, other)
 
     def __or__(self: Any, other: Any) -> Tensor:
-        return _logic("Or", "BitwiseOr", self, other)
+        return logic("Or", "BitwiseOr", self, other)
 
     def __xor__(self: Any, other: Any) -> Tensor:
-        return _logic("Xor", "BitwiseXor", self, other)
+        return logic("Xor", "BitwiseXor", self, other)
 
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
@@ -287,20 +220,12 @@ class TensorMethods:  # noqa: PLW1641  # Tensor hashes by identity
             yield self[i]
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        name = ufunc.__name__
-        if method == "__call__" and not kwargs:
-            if name in _UFUNCS:
-                from graphkit.core import Tensor, as_tensor
+        from graphkit.core import Tensor
 
-                first = inputs[0] if isinstance(inputs[0], Tensor) else as_tensor(inputs[0])
-                return getattr(first, _UFUNCS[name])(inputs[1])
-            if name in NUMPY_FUNCTIONS:
-                return NUMPY_FUNCTIONS[name](*inputs)
-        return NotImplemented
+        return call_ufunc(lambda x: isinstance(x, Tensor), ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        found = NUMPY_FUNCTIONS.get(function.__name__)
-        return NotImplemented if found is None else found(*args, **kwargs)
+        return call_function(function, args, kwargs)
 
     def __getitem__(self: Any, index: Any) -> Tensor:
         from graphkit.indexing import getitem
@@ -316,34 +241,33 @@ class TensorMethods:  # noqa: PLW1641  # Tensor hashes by identity
     # Reductions
 
     def sum(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Sum over ``axis`` (an integer, several, or all)."""
-        x = self.astype("int64") if self.dtype == dtypes.BOOL else self
-        return _reduce("ReduceSum", x, axis, keepdims)
+        """Sum over ``axis`` (an integer, several, or all); integers are added up in 64 bits, as numpy's."""
+        return accumulate("ReduceSum", self, axis, keepdims)
 
     def mean(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Arithmetic mean over ``axis``; an integer tensor is averaged in float32."""
         x = self if dtypes.is_float(self.dtype) else self.astype("float32")
-        return _reduce("ReduceMean", x, axis, keepdims)
+        return reduced("ReduceMean", x, axis, keepdims)
 
     def max(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Largest value over ``axis``."""
-        return _reduce("ReduceMax", self, axis, keepdims)
+        return reduced("ReduceMax", self, axis, keepdims)
 
     def min(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Smallest value over ``axis``."""
-        return _reduce("ReduceMin", self, axis, keepdims)
+        return reduced("ReduceMin", self, axis, keepdims)
 
     def prod(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Product over ``axis``."""
-        return _reduce("ReduceProd", self, axis, keepdims)
+        """Product over ``axis``; integers and booleans are multiplied in 64 bits."""
+        return accumulate("ReduceProd", self, axis, keepdims)
 
     def argmax(self: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """Index of the first largest value along ``axis`` (of the flattened tensor for None), int64."""
-        return _arg("ArgMax", self, axis, keepdims)
+        return argument("ArgMax", self, axis, keepdims)
 
     def argmin(self: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """Index of the first smallest value along ``axis`` (of the flattened tensor for None), int64."""
-        return _arg("ArgMin", self, axis, keepdims)
+        return argument("ArgMin", self, axis, keepdims)
 
     # Shapes and dtypes
 
@@ -382,7 +306,10 @@ class TensorMethods:  # noqa: PLW1641  # Tensor hashes by identity
 
     def flatten(self: Any, start: int = 0) -> Tensor:
         """All dimensions from ``start`` on as one."""
-        return self.reshape(*self.shape[:start], -1)  # type: ignore[no-any-return]  # self is a Tensor
+        shape = self.shape
+        kept, merged = shape[:start], shape[start:]
+        static = all(isinstance(s, int) for s in merged) and len(merged) > 0
+        return self.reshape(*kept, math.prod(merged) if static else -1)  # type: ignore[no-any-return]  # self is a Tensor
 
     def squeeze(self: Any, axis: Axis = None) -> Tensor:
         """Without the dimensions of extent 1 at ``axis`` (all of them for None)."""
@@ -432,48 +359,3 @@ class TensorMethods:  # noqa: PLW1641  # Tensor hashes by identity
         Eager replaces them now. Inside a trace the new value becomes the tensor's next state, an output of the graph.
         """
         current().assign(self, value)
-
-
-def axis_list(axis: int | Sequence[int]) -> list[int]:
-    return [axis] if isinstance(axis, int) else [int(a) for a in axis]
-
-
-def _reduce(op: str, x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
-    if axis is None:
-        return apply1(op, x, keepdims=int(keepdims))
-    axes = axis_list(axis)
-    return apply1(op, x, constant_ints(axes), keepdims=int(keepdims)) if axes else x
-
-
-def _arg(op: str, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
-    if axis is None:
-        flat = apply1(op, x.reshape(-1), axis=0, keepdims=0)
-        return flat.reshape(*[1] * x.ndim) if keepdims else flat
-    return apply1(op, x, axis=axis, keepdims=int(keepdims))
-
-
-def _logic(op: str, bitwise: str, a: Any, b: Any) -> Tensor:
-    left, right = together(a, b)
-    return apply1(op if left.dtype == dtypes.BOOL else bitwise, left, right)
-
-
-def _divide(a: Any, b: Any) -> Tensor:
-    left, right = together(a, b)
-    if not dtypes.is_float(left.dtype) and left.dtype.kind != "c":
-        left, right = left.astype("float32"), right.astype("float32")
-    return apply1("Div", left, right)
-
-
-def _floor_divide(a: Any, b: Any) -> Tensor:
-    left, right = together(a, b)
-    if dtypes.is_float(left.dtype):
-        return apply1("Floor", apply1("Div", left, right))
-    # ONNX divides integers towards zero; taking the (floored) remainder off first makes the division exact.
-    return apply1("Div", apply1("Sub", left, apply1("Mod", left, right)), right)
-
-
-def _modulo(a: Any, b: Any) -> Tensor:
-    left, right = together(a, b)
-    if not dtypes.is_float(left.dtype):
-        return apply1("Mod", left, right)
-    return apply1("Sub", left, apply1("Mul", apply1("Floor", apply1("Div", left, right)), right))

@@ -139,7 +139,7 @@ from graphkit.array.statistics import (
     unique_values,
     var,
 )
-from graphkit.methods import NUMPY_FUNCTIONS
+from graphkit.numpy_dispatch import NUMPY_FUNCTIONS
 
 e, pi, inf, nan, newaxis = math.e, math.pi, math.inf, math.nan, None
 float32, float64 = _dtypes.FLOAT32, _dtypes.FLOAT64
