@@ -1,0 +1,57 @@
+"""Several files of a folder replaced together, or not at all.
+
+New files are written into ``.new`` inside the folder; renaming that to ``.ready`` is the moment from which they are the
+folder's content. Then they are moved out. Whoever finds ``.ready`` finishes the moving.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from graphkit.errors import ModelFileError
+
+__all__ = ["finish", "replacing_files"]
+
+_NEW, _READY = ".new", ".ready"
+
+
+@contextlib.contextmanager
+def replacing_files(folder: Path) -> Iterator[Path]:
+    """An empty folder whose files take the place of those of ``folder`` when the block ends, if it ends well."""
+    if folder.exists() and not folder.is_dir():
+        raise ModelFileError(f"{folder} is a file; a training graph is saved as a folder")
+    made = not folder.exists()
+    new = folder / _NEW
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        finish(folder)
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        yield new
+        for file in new.iterdir():
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+        new.rename(folder / _READY)
+        finish(folder)
+    except BaseException as error:
+        shutil.rmtree(new, ignore_errors=True)
+        if made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        if isinstance(error, OSError):
+            raise ModelFileError(f"{folder} could not be written: {error.strerror or error}") from error
+        raise
+
+
+def finish(folder: Path) -> None:
+    """Move out the files of a save that was interrupted after it had written all of them."""
+    ready = folder / _READY
+    if not ready.is_dir():
+        return
+    for file in sorted(ready.iterdir(), key=lambda path: path.name == "manifest.json"):
+        file.replace(folder / file.name)
+    ready.rmdir()

@@ -1,0 +1,45 @@
+"""A training state as one .safetensors file, which other programs can read too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.core import Array
+from graphkit.errors import ModelFileError
+from graphkit.modelfile.files import replacing
+
+__all__ = ["read_state", "write_state"]
+
+
+def write_state(path: str | os.PathLike[str], state: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
+    """Write named arrays, whole or not at all; raises ``ModelFileError``."""
+    from safetensors.numpy import save
+
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise ModelFileError(f"{target}: the folder {target.parent} does not exist; make it first")
+    # safetensors writes the buffer as it lies in memory, so a transposed view must be laid out first.
+    content = save({name: np.array(array, order="C") for name, array in state.items()}, dict(metadata))
+    try:
+        with replacing(target) as file:
+            file.write(content)
+    except OSError as error:
+        raise ModelFileError(f"{target} could not be written: {error.strerror or error}") from error
+
+
+def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:
+    """The named arrays and the metadata of a file; raises ``ModelFileError``."""
+    from safetensors import SafetensorError, safe_open
+
+    source = Path(path)
+    if not source.is_file():
+        raise ModelFileError(f"{source} does not exist" if not source.exists() else f"{source} is a folder, not a file")
+    try:
+        with safe_open(source, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118  # not a dict
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ModelFileError(f"{source} is damaged, cut short or not a .safetensors file: {error}") from error
