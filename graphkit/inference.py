@@ -48,9 +48,12 @@ class Type:
 def infer(
     op: str, domain: str, opset: int, attributes: Mapping[str, Any], inputs: Sequence[Type | None], outputs: int,
     node: onnx.NodeProto | None = None, outer: Mapping[str, onnx.TypeProto] | None = None,
-    imports: Mapping[str, int] | None = None,
+    imports: Mapping[str, int] | None = None, *, strict: bool = False,
 ) -> list[Type | None]:  # fmt: skip
     """The types of a node's outputs; None for one of which nothing is known.
+
+    With ``strict``, inputs that cannot go together at any run raise ``Misfit``; a graph that exists already may have
+    been declared carelessly and is taken as it is.
 
     ``node`` and ``outer`` are needed for operators with subgraphs only: the node as a proto (its inputs named i0, i1,
     ...) and the types of the outer values that the subgraphs capture.
@@ -58,8 +61,38 @@ def infer(
     if not domain:
         quick = _quick(op, attributes, inputs)
         if quick is not None:
+            if strict:
+                _check_fit(op, attributes, inputs)
             return [quick, *(_second(op, quick) for _ in range(outputs - 1))]
-    return _by_schema(op, domain, opset, attributes, inputs, outputs, node, outer or {}, imports)
+    return _by_schema(op, domain, opset, attributes, inputs, outputs, node, outer or {}, imports, strict)
+
+
+class Misfit(Exception):  # noqa: N818  # caught by Graph, which knows the line to tell
+    """Inputs that cannot go together: shapes that do not broadcast, an axis that is not there."""
+
+
+def _check_fit(op: str, attributes: Mapping[str, Any], inputs: Sequence[Type | None]) -> None:
+    known = [t.dims for t in inputs if t is not None and t.dims is not None]
+    if op in _BROADCAST and len(known) > 1:
+        for k in range(1, max(map(len, known)) + 1):
+            met = {d[-k] for d in known if len(d) >= k and isinstance(d[-k], int)} - {1}
+            if len(met) > 1:
+                raise Misfit("the shapes do not broadcast")
+    elif op == "MatMul" and len(known) == 2 and known[0] and known[1]:
+        if dims.same(known[0][-1], known[1][max(-2, -len(known[1]))]) is False:
+            raise Misfit("the inner dimensions of the matrix product differ")
+    elif op == "Gemm" and len(known) > 1 and len(known[0]) == 2 and len(known[1]) == 2:
+        inner = known[0][0 if attributes.get("transA") else 1], known[1][1 if attributes.get("transB") else 0]
+        if dims.same(*inner) is False:
+            raise Misfit("the inner dimensions of the matrix product differ")
+    elif "axis" in attributes and known and op in (*_SAME, "Gather", "Concat"):
+        rank = len(known[0])
+        if not -rank <= attributes["axis"] < max(rank, 1):
+            raise Misfit(f"axis {attributes['axis']} is not one of a tensor of rank {rank}")
+    elif op == "Transpose" and known:
+        perm = attributes.get("perm")
+        if perm is not None and sorted(perm) != list(range(len(known[0]))):
+            raise Misfit(f"perm {list(perm)} is no order of {len(known[0])} axes")
 
 
 def _second(op: str, first: Type) -> Type:
@@ -284,7 +317,33 @@ def _constant_of_shape(attributes: Mapping[str, Any], inputs: Sequence[Type | No
     return Type(dtype, tuple(dims.anonymous() for _ in range(length)) if isinstance(length, int) else None)
 
 
+def _matmul(attributes: Mapping[str, Any], inputs: Sequence[Type | None]) -> Type | None:
+    a, b = inputs[0], inputs[1]
+    if a is None or b is None or not a.dims or not b.dims:
+        return None
+    batch = dims.broadcast(a.dims[:-2], b.dims[:-2])
+    rows = a.dims[-2:-1] if len(a.dims) > 1 else ()
+    columns = b.dims[-1:] if len(b.dims) > 1 else ()
+    return Type(a.dtype, batch + rows + columns)
+
+
+def _gemm(attributes: Mapping[str, Any], inputs: Sequence[Type | None]) -> Type | None:
+    a, b = inputs[0], inputs[1]
+    if a is None or b is None or a.dims is None or b.dims is None or len(a.dims) != 2 or len(b.dims) != 2:
+        return None
+    return Type(a.dtype, (a.dims[1 if attributes.get("transA") else 0], b.dims[0 if attributes.get("transB") else 1]))
+
+
+def _transpose(attributes: Mapping[str, Any], inputs: Sequence[Type | None]) -> Type | None:
+    first = inputs[0]
+    if first is None or first.dims is None:
+        return None
+    perm = attributes.get("perm")
+    return Type(first.dtype, first.dims[::-1] if perm is None else tuple(first.dims[p] for p in perm))
+
+
 _CONTENTS = {
+    "MatMul": _matmul, "Gemm": _gemm, "Transpose": _transpose,
     "Shape": _shape, "Size": _size, "Cast": _cast, "Gather": _gather, "Concat": _concat, "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze, "Slice": _slice, "Reshape": _reshape, "Expand": _expand,
     "ConstantOfShape": _constant_of_shape,
@@ -333,6 +392,7 @@ def from_proto(proto: onnx.TypeProto) -> Type | None:
 def _by_schema(
     op: str, domain: str, opset: int, attributes: Mapping[str, Any], inputs: Sequence[Type | None], outputs: int,
     node: onnx.NodeProto | None, outer: Mapping[str, onnx.TypeProto], imports: Mapping[str, int] | None,
+    strict: bool,
 ) -> list[Type | None]:  # fmt: skip
     schema = schema_at(op, domain, opset)
     if schema is None:
@@ -352,7 +412,9 @@ def _by_schema(
             schema, node, types, data,
             opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()],
         )  # fmt: skip
-    except Exception:  # noqa: BLE001  # inference that fails says nothing; the runtime reports a real error when the graph runs
+    except Exception as error:  # noqa: BLE001  # inference that fails says nothing of the outputs
+        if strict and isinstance(error, onnx.shape_inference.InferenceError):
+            raise Misfit(str(error).split("] ", 1)[-1]) from None
         found = {}
     results: list[Type | None] = [from_proto(found[o]) if o in found else None for o in node.output]
     for n, result in enumerate(results):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Literal, overload
 
 import onnx
@@ -69,16 +71,31 @@ def add_gradients(
     >>> [o.name for o in model.graph.output]
     ['loss', 'x_grad']
     """
-    own = read_model(model)
-    graph = differentiable_graph(own)
     names = [wrt] if isinstance(wrt, str) else list(wrt)
     if not names:
         raise GradientError("say with respect to what: wrt=[...] names graph inputs, initializers or other values")
-    found = gradients_of(graph, of, names, unreached)
-    for name, gradient in zip(names, found, strict=True):
-        _add_output(graph, gradient, name + suffix, name)
+    with collection_paused():
+        own = read_model(model)
+        graph = differentiable_graph(own)
+        found = gradients_of(graph, of, names, unreached)
+        taken = named_values(own.graph)
+        for name, gradient in zip(names, found, strict=True):
+            _add_output(graph, gradient, name + suffix, name, taken)
     own.ir_version = max(own.ir_version, lowest_ir_version(own))
     return give_back(model, own)
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """No garbage collection meanwhile: a graph under construction is all cycles and no garbage, and every pass over
+    it by the collector would cost in proportion to what has been built."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def differentiable_graph(model: ir.Model) -> Graph:
@@ -166,14 +183,13 @@ def _everything_before(loss: Tensor) -> list[Record]:
     return list(seen.values())
 
 
-def _add_output(graph: Graph, gradient: Tensor, name: str, of: str) -> None:
+def _add_output(graph: Graph, gradient: Tensor, name: str, of: str, taken: Mapping[str, ir.Value]) -> None:
     value = gradient.value if gradient.traced else None
     with interpreter.using(graph):
         if value is None or value.is_graph_output() or value.is_graph_input() or value.producer() is None:
             gradient = graph.apply("Identity", (gradient,), None, 1, "")[0]
             value = gradient.value
     assert value is not None
-    taken = named_values(graph.graph)
     if name in taken and taken[name] is not value:
         raise GradientError(f"the model already has a value called '{name}', where the gradient of '{of}' belongs")
     value.name = name
