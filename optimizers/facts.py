@@ -82,9 +82,9 @@ def subgraphs_of(node: ir.Node) -> list[ir.Graph]:
     found: list[ir.Graph] = []
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            found.append(attribute.as_graph())
+            found.append(attribute.value)
         elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            found.extend(attribute.as_graphs())
+            found.extend(attribute.value)
     return found
 
 
@@ -192,4 +192,4 @@ def _declared(value: ir.Value) -> Fact:
 
 
 # The rules themselves register on import.
-from graphkit.optimizers import infer_elementwise, infer_shapes  # noqa: E402, F401 - they need the names above
+from graphkit.optimizers import infer_elementwise, infer_shapes, infer_windows  # noqa: E402, F401 - they need the names above

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphkit.optimizers.facts import Facts, subgraphs_of
-from graphkit.optimizers.symbolic import Dim
+from graphkit.optimizers.symbolic import Dim, size_of
 
 __all__ = ["RANDOM", "Known", "graphs_of", "is_pure"]
 
@@ -46,6 +46,7 @@ class Known:
         self._roots: dict[ir.Graph, ir.Graph] = {}
         self._arrays: dict[ir.Value, np.ndarray[Any, Any]] = {}
         self._made: set[ir.Value] = set()
+        self._constants: dict[ir.Node, ir.TensorProtocol] = {}
         self._opsets: dict[ir.Graph, int] = {}
         self._pure: dict[ir.Node, bool] = {}
         for function in model.functions.values():
@@ -76,7 +77,10 @@ class Known:
         node = value.producer()
         if node is None or node.op_type != "Constant" or node.domain != "":
             return None
-        return _constant_attribute(node)
+        known = self._constants.get(node)
+        if known is None and (known := _constant_attribute(node)) is not None:
+            self._constants[node] = known
+        return known
 
     def was_made(self, value: ir.Value) -> bool:
         """Whether the pipeline made this initializer, so that it cannot be one of the model's own weights."""
@@ -87,7 +91,7 @@ class Known:
         if not self.training or not value.is_initializer() or value in self._made:
             return False
         tensor = value.const_value
-        return tensor is None or (tensor.dtype in _FLOATS and tensor.size > 0 and len(tensor.shape) > 0)
+        return tensor is None or (tensor.dtype in _FLOATS and self.facts(value).shape != ())
 
     def is_constant(self, value: ir.Value | None) -> bool:
         """Whether passes may use the value's number: it is constant, and no parameter that is being trained."""
@@ -110,7 +114,7 @@ class Known:
 
     def scalar(self, value: ir.Value | None) -> float | int | bool | None:
         """The number that a constant of one element holds, or None."""
-        if value is None or (tensor := self.tensor(value)) is None or tensor.size != 1:
+        if value is None or self.tensor(value) is None or size_of(self.facts(value).shape) != 1:
             return None
         array = self.array(value)
         return None if array is None else array.reshape(-1)[0].item()
@@ -150,7 +154,9 @@ def _constant_attribute(node: ir.Node) -> ir.TensorProtocol | None:
         if attribute.is_ref():
             return None
         if name == "value":
-            return attribute.as_tensor()
+            # Not as_tensor(): it asks the value whether it keeps a protocol, which takes longer than all else here.
+            tensor: ir.TensorProtocol = attribute.value
+            return tensor
         if name == "value_float":
             return ir.tensor(np.array(attribute.as_float(), np.float32))
         if name == "value_floats":

@@ -95,6 +95,8 @@ def slices_to_split(ctx: Context, node: ir.Node) -> Outcome:
         cut = _cut(ctx, reader, shape)
         if cut is None or (axis is not None and cut[0] != axis) or cut[1:] in parts:
             return "a Slice of the same value is of another kind"
+        if any(user.op_type == "Slice" for user, _ in reader.outputs[0].uses()):
+            return "a Slice follows that may be merged with it"
         axis = cut[0]
         parts[cut[1:]] = reader
     if axis is None or len(parts) < 2:

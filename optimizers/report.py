@@ -135,5 +135,5 @@ def measure(model: ir.Model) -> Size:
             size.nodes += 1
             for attribute in node.attributes.values():
                 if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                    weigh(attribute.as_tensor())
+                    weigh(attribute.value)
     return size

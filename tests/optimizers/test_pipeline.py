@@ -334,9 +334,9 @@ def test_linear_in_the_number_of_nodes():
         nodes, "g", values[:1], values[1:], [numpy_helper.from_array(np.ones(3, np.float32), "w")]
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    started = time.perf_counter()
+    started = time.process_time()
     result = optimize(model, verify=False)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert len(result.graph.node) == 4001
 
 
