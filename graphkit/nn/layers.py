@@ -55,7 +55,9 @@ class Linear(Module):
         if len(extents) == 2:
             return _affine(x, self.weight, self.bias)
         # One Gemm over all rows: its bias is free, and the transposed weight need not be made.
-        y = _affine(x.reshape(-1, inputs), self.weight, self.bias).reshape(*extents[:-1], outputs)
+        leading = [extent if isinstance(extent, int) else -1 for extent in extents[:-1]]
+        target = [*leading, outputs] if leading.count(-1) <= 1 else [*extents[:-1], outputs]
+        y = _affine(x.reshape(-1, inputs), self.weight, self.bias).reshape(*target)
         if y.graph is not None and x.dims is not None:
             y.graph.declare(y, (*x.dims[:-1], outputs))
         return y
