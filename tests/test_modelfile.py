@@ -107,6 +107,44 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
         read_model(3)  # type: ignore[arg-type]  # the mistake under test
 
 
+def test_damaged_bytes_are_refused_or_harmless(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What one wrong byte can do: an error of ours, or a model that can be written again. Nothing on stderr."""
+    content = affine().SerializeToString()
+    generator = np.random.default_rng(0)
+    path = tmp_path / "m.onnx"
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(content)
+        damaged[generator.integers(len(content))] = generator.integers(256)
+        path.write_bytes(damaged)
+        try:
+            write_model(read_model(path), tmp_path / "again.onnx")
+        except ModelFileError:
+            refused += 1
+    assert refused > 80
+    assert capfd.readouterr().err == ""
+
+
+DISCONNECTED = {
+    "a node that reads what nothing makes": (lambda g: g.node[0].input.__setitem__(1, "v"), ["MatMul", "'v'"]),
+    "an output that nothing makes": (lambda g: setattr(g.output[0], "name", "z"), ["'z'", "output"]),
+    "an attribute without a type": (lambda g: g.node[0].attribute.add(name="axis"), ["'axis'", "no type"]),
+    "a weight without an element type": (lambda g: setattr(g.initializer[0], "data_type", 0), ["'w'", "element type"]),
+}
+
+
+@pytest.mark.parametrize("name", DISCONNECTED)
+def test_graphs_that_do_not_hang_together_are_refused(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    spoil, words = DISCONNECTED[name]
+    proto = affine()
+    spoil(proto.graph)
+    with pytest.raises(ModelFileError, match="is damaged") as caught:
+        read_model(proto)
+    for word in words:
+        assert word in str(caught.value)
+    assert capfd.readouterr().err == ""
+
+
 EXTERNAL = {
     "missing": ("w.bin", None, {}, ["w.bin", "missing"]),
     "above the folder": ("../w.bin", b"\0" * 24, {}, ["outside", "../w.bin"]),

@@ -20,6 +20,7 @@ from graphkit.errors import ModelFileError, did_you_mean
 from .external import check_tensors, embedded, move_out, tensors_of
 from .files import replacing
 from .versions import MAX_IR_VERSION, MAX_OPSETS, lowest_ir_version
+from .wellformed import check_well_formed, quiet_reading
 
 __all__ = ["ModelLike", "borrow_model", "give_back", "lowest_ir_version", "read_model", "tensors_of", "write_model"]
 
@@ -59,10 +60,11 @@ def read_model(source: ModelLike) -> ir.Model:
     """
     if isinstance(source, ir.Model):
         _check_versions(source.ir_version, source.graph.opset_imports, "the model")
+        check_well_formed(source, "the model")
         try:
             source = source.clone()
-        except ValueError as error:
-            raise ModelFileError(f"the model is not well formed: {error}") from error
+        except (ValueError, RuntimeError) as error:
+            raise ModelFileError(f"the model is not well formed: {_root_cause(error)}") from error
     return borrow_model(source)
 
 
@@ -83,6 +85,7 @@ def borrow_model(source: ModelLike) -> ir.Model:
             f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(source).__module__}."
             f"{type(source).__qualname__}"
         )
+    check_well_formed(model, where)
     check_tensors(model, where, folder)
     if model.ir_version > MAX_IR_VERSION:
         needed = lowest_ir_version(model)
@@ -194,7 +197,8 @@ def _from_proto(proto: onnx.ModelProto, where: str) -> ir.Model:
     imports = {entry.domain: entry.version for entry in proto.opset_import}
     _check_versions(proto.ir_version, imports, where)
     try:
-        return ir.from_proto(proto)
+        with quiet_reading():
+            return ir.from_proto(proto)
     except Exception as error:  # onnx_ir wraps most of what can go wrong in errors of its own, and lets some through
         raise ModelFileError(f"{where} is damaged: {_root_cause(error)}{again}") from error
 
@@ -231,7 +235,10 @@ def _ir_too_new(version: int, where: str) -> ModelFileError:
 
 def _replace(target: Path, model: ir.Model, keep: str | None) -> None:
     """Put ``model`` in the place of ``target``, then drop the data file that only the old model used."""
-    proto = ir.to_proto(model)
+    try:
+        proto = ir.to_proto(model)
+    except Exception as error:  # as in reading: errors of onnx_ir's own, and others
+        raise ModelFileError(f"{target} could not be written: {_root_cause(error)}") from error
     proto.ir_version = lowest_ir_version(model)
     try:
         content = proto.SerializeToString()

@@ -33,14 +33,18 @@ def _nodes(model: ir.Model) -> Iterator[ir.Node]:
 def _attribute_tensors(attribute: ir.Attr) -> list[ir.TensorProtocol]:
     if attribute.is_ref() or attribute.value is None:
         return []
+    # Not as_tensor(): it looks at every property of the tensor, which takes its time and fails on a damaged one.
+    value: Any = attribute.value
     if attribute.type == ir.AttributeType.TENSOR:
-        return [attribute.as_tensor()]
-    return list(attribute.as_tensors()) if attribute.type == ir.AttributeType.TENSORS else []
+        return [value]
+    return list(value) if attribute.type == ir.AttributeType.TENSORS else []
 
 
 def check_tensors(model: ir.Model, where: str, folder: Path | None) -> None:
     """Check the files that a model's tensors lie in, before anything reads them; ``folder`` is set on each tensor."""
     for tensor in tensors_of(model):
+        if tensor.dtype == ir.DataType.UNDEFINED:
+            raise ModelFileError(f"{where} is damaged: '{tensor.name}' has no element type")
         if isinstance(tensor, ir.ExternalTensor):
             if folder is not None:
                 tensor.base_dir = str(folder) or "."

@@ -78,7 +78,7 @@ def _dtypes(model: ir.Model) -> set[ir.DataType]:
             if attribute.is_ref():
                 continue
             if attribute.type == ir.AttributeType.TENSOR and attribute.value is not None:
-                found.add(attribute.as_tensor().dtype)
+                found.add(attribute.value.dtype)
             elif name in _DTYPE_ATTRIBUTES and attribute.type == ir.AttributeType.INT:
                 number = attribute.as_int()
                 found.update(dtype for dtype in _DTYPE_IR_VERSIONS if int(dtype) == number)

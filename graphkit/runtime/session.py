@@ -218,6 +218,8 @@ def _content(
     """Return what to load, and the values it refers to, which must live as long as the session."""
     if isinstance(source, (str, os.PathLike)) and not model.meta.get("graphkit.ir_version_lowered"):
         return os.fspath(source), []
+    if isinstance(source, onnx.ModelProto) and not model.meta.get("graphkit.ir_version_lowered"):
+        return _serialized(source), []
     tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
     outside = any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors.values())
     if not outside and sum(t.nbytes for t in tensors.values() if t is not None) < _INLINE_LIMIT:
