@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphkit.core import Record, Tensor
-from graphkit.gradients.elementwise import Entries, as_mask, number
+from graphkit.gradients.elementwise import Entries, as_mask, number, selected
 from graphkit.gradients.table import gradient
 from graphkit.interpreter import apply1
 
@@ -14,7 +14,7 @@ from graphkit.interpreter import apply1
 def relu(r: Record, g: Tensor) -> Tensor:
     """The slope at 0 is 0."""
     (y,) = r.outputs
-    return apply1("Mul", g, as_mask(apply1("Greater", y, number(0, g)), g))
+    return selected(r, g, as_mask(apply1("Greater", y, number(0, g)), g))
 
 
 @gradient("LeakyRelu")
@@ -22,6 +22,8 @@ def leaky_relu(r: Record, g: Tensor) -> Tensor:
     (x,) = r.inputs
     alpha = float(r.attribute("alpha", 0.01))
     positive = as_mask(apply1("Greater", x, number(0, g)), g)
+    if 0 <= alpha <= 1:
+        return apply1("Mul", g, apply1("Max", positive, number(alpha, g)))
     slope = apply1("Add", apply1("Mul", positive, number(1 - alpha, g)), number(alpha, g))
     return apply1("Mul", g, slope)
 
@@ -37,44 +39,44 @@ def prelu(r: Record, g: Tensor) -> Entries:
     )
 
 
-@gradient("ThresholdedRelu")
+@gradient("ThresholdedRelu", selects=True)
 def thresholded_relu(r: Record, g: Tensor) -> Tensor:
     (x,) = r.inputs
     alpha = float(r.attribute("alpha", 1.0))
-    return apply1("Mul", g, as_mask(apply1("Greater", x, number(alpha, g)), g))
+    return selected(r, g, as_mask(apply1("Greater", x, number(alpha, g)), g))
 
 
 @gradient("Elu")
 def elu(r: Record, g: Tensor) -> Tensor:
-    """alpha e^x below 0, which is min(y, 0) + alpha; y and not e^x, which overflows above 0."""
-    (x,) = r.inputs
-    (y,) = r.outputs
+    """alpha e^x below 0, which is y + alpha; y and not e^x, which overflows above 0."""
     alpha = float(r.attribute("alpha", 1.0))
-    below = as_mask(apply1("Less", x, number(0, g)), g)
-    bent = apply1("Mul", below, apply1("Add", y, number(alpha - 1, g)))
-    return apply1("Mul", g, apply1("Add", bent, number(1, g)))
+    if alpha == 1:
+        return apply1("Mul", g, apply1("Add", apply1("Min", r.outputs[0], number(0, g)), number(1, g)))
+    return apply1("Mul", g, _bent(r, alpha, 1.0, g))
 
 
 @gradient("Selu")
 def selu(r: Record, g: Tensor) -> Tensor:
-    (x,) = r.inputs
-    (y,) = r.outputs
     alpha = float(r.attribute("alpha", 1.67326319217681884765625))
     gamma = float(r.attribute("gamma", 1.05070102214813232421875))
-    below = as_mask(apply1("Less", x, number(0, g)), g)
-    bent = apply1("Mul", below, apply1("Add", y, number(alpha * gamma - gamma, g)))
-    return apply1("Mul", g, apply1("Add", bent, number(gamma, g)))
+    return apply1("Mul", g, _bent(r, alpha * gamma, gamma, g))
+
+
+def _bent(r: Record, below_zero: float, above: float, like: Tensor) -> Tensor:
+    """y + ``below_zero`` where x < 0, ``above`` elsewhere (there y is cut off first: 0 * inf would be NaN)."""
+    (x,) = r.inputs
+    cut = apply1("Min" if below_zero >= 0 else "Max", r.outputs[0], number(0, like))
+    below = as_mask(apply1("Less", x, number(0, like)), like)
+    bent = apply1("Mul", below, apply1("Add", cut, number(below_zero - above, like)))
+    return apply1("Add", bent, number(above, like))
 
 
 @gradient("Celu")
 def celu(r: Record, g: Tensor) -> Tensor:
     """e^(x/alpha) below 0, which is y/alpha + 1."""
-    (x,) = r.inputs
-    (y,) = r.outputs
     alpha = float(r.attribute("alpha", 1.0))
-    below = as_mask(apply1("Less", x, number(0, g)), g)
-    bent = apply1("Mul", below, apply1("Mul", y, number(1 / alpha, g)))
-    return apply1("Mul", g, apply1("Add", bent, number(1, g)))
+    cut = apply1("Min" if alpha > 0 else "Max", r.outputs[0], number(0, g))
+    return apply1("Mul", g, apply1("Add", apply1("Mul", cut, number(1 / alpha, g)), number(1, g)))
 
 
 @gradient("Softplus")
@@ -156,11 +158,11 @@ def _gelu_tanh_slope(x: Tensor) -> Tensor:
     return apply1("Add", half, apply1("Mul", inner, apply1("Sub", number(1, x), apply1("Mul", t, t))))
 
 
-@gradient("Shrink")
+@gradient("Shrink", selects=True)
 def shrink(r: Record, g: Tensor) -> Tensor:
     (x,) = r.inputs
     lambd = float(r.attribute("lambd", 0.5))
-    return apply1("Mul", g, as_mask(apply1("Greater", apply1("Abs", x), number(lambd, g)), g))
+    return selected(r, g, as_mask(apply1("Greater", apply1("Abs", x), number(lambd, g)), g))
 
 
 @gradient("Clip", selects=True)
@@ -176,15 +178,16 @@ def clip(r: Record, g: Tensor) -> Entries:
     if not tests:
         return (g,)
     inside = tests[0] if len(tests) == 1 else apply1("And", *tests)
-    to_x = apply1("Mul", g, as_mask(inside, g))
+    to_x = selected(r, g, as_mask(inside, g))
     if not (r.wanted(1) or r.wanted(2)):
         return (to_x,)
     entries: list[Tensor | None] = [to_x, None, None]
     if high is not None:
-        entries[2] = apply1("ReduceSum", apply1("Mul", g, as_mask(apply1("Greater", x, high), g)), keepdims=0)
+        raised = x if low is None else apply1("Max", x, low)  # where low > high the result is high
+        entries[2] = apply1("ReduceSum", selected(r, g, as_mask(apply1("Greater", raised, high), g)), keepdims=0)
     if low is not None:
         below = apply1("Less", x, low)
-        if high is not None:  # where low > high the result is high
+        if high is not None:
             below = apply1("And", below, apply1("LessOrEqual", low, high))
-        entries[1] = apply1("ReduceSum", apply1("Mul", g, as_mask(below, g)), keepdims=0)
+        entries[1] = apply1("ReduceSum", selected(r, g, as_mask(below, g)), keepdims=0)
     return tuple(entries)

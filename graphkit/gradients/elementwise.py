@@ -9,6 +9,7 @@ import numpy as np
 from graphkit import dtypes
 from graphkit.core import Record, Tensor
 from graphkit.gradients.shapes import constant, full_like, static_value, sum_to
+from graphkit.gradients.signs import first_may_vanish, power_may_break, second_may_vanish
 from graphkit.gradients.table import Entry, gradient
 from graphkit.interpreter import apply1
 
@@ -23,6 +24,16 @@ def number(value: float, like: Tensor) -> Tensor:
 def as_mask(condition: Tensor, like: Tensor) -> Tensor:
     """A boolean tensor as zeros and ones: multiplying by it costs a twentieth of a Where."""
     return condition.astype(like.dtype)
+
+
+def selected(r: Record, g: Tensor, mask: Tensor) -> Tensor:
+    """g where the mask is 1, and 0 where it is 0, even if g is infinite there."""
+    if r.wild and g.dtype == dtypes.BFLOAT16:  # its Clip has no kernel on CUDA
+        return apply1("Where", mask.astype(dtypes.BOOL), g, number(0, g))
+    if r.wild:
+        largest = float(np.finfo(g.dtype).max)
+        g = apply1("Clip", g, number(-largest, g), number(largest, g))
+    return apply1("Mul", g, mask)
 
 
 @gradient("Add")
@@ -46,12 +57,7 @@ def mul(r: Record, g: Tensor) -> Entries:
     return lambda: apply1("Mul", g, b), lambda: apply1("Mul", g, a)
 
 
-def _divisor_may_vanish(r: Record) -> bool:
-    divisor = static_value(r.inputs[1]) if r.inputs[1] is not None and r.inputs[1].traced else None
-    return divisor is None or bool((divisor == 0).any())
-
-
-@gradient("Div", singular=_divisor_may_vanish)
+@gradient("Div", singular=second_may_vanish)
 def div(r: Record, g: Tensor) -> Entries:
     b = r.inputs[1]
     (y,) = r.outputs
@@ -89,13 +95,13 @@ def abs_(r: Record, g: Tensor) -> Tensor:
     return apply1("Mul", g, apply1("Sign", r.inputs[0]))
 
 
-@gradient("Reciprocal", singular=True)
+@gradient("Reciprocal", singular=first_may_vanish)
 def reciprocal(r: Record, g: Tensor) -> Tensor:
     (y,) = r.outputs
     return apply1("Neg", apply1("Mul", g, apply1("Mul", y, y)))
 
 
-@gradient("Sqrt", singular=True)
+@gradient("Sqrt", singular=first_may_vanish)
 def sqrt(r: Record, g: Tensor) -> Tensor:
     (y,) = r.outputs
     return apply1("Div", apply1("Mul", g, number(0.5, g)), y)
@@ -106,7 +112,7 @@ def exp(r: Record, g: Tensor) -> Tensor:
     return apply1("Mul", g, r.outputs[0])
 
 
-@gradient("Log", singular=True)
+@gradient("Log", singular=first_may_vanish)
 def log(r: Record, g: Tensor) -> Tensor:
     return apply1("Div", g, r.inputs[0])
 
@@ -231,7 +237,7 @@ def extreme(r: Record, g: Tensor) -> Entries:
     for mask in masks[1:]:
         count = apply1("Add", count, mask)
     share = apply1("Div", g, apply1("Max", count, number(1, g)))  # no input equals a NaN: the count is then zero
-    return tuple(apply1("Mul", share, mask) for mask in masks)
+    return tuple(selected(r, share, mask) for mask in masks)
 
 
 @gradient("Mod")
@@ -247,7 +253,7 @@ def mod(r: Record, g: Tensor) -> Entries:
     return g, to_b
 
 
-@gradient("Pow", singular=True)
+@gradient("Pow", singular=power_may_break)
 def pow_(r: Record, g: Tensor) -> Entries:
     x, p = r.inputs
     assert x is not None and p is not None

@@ -69,7 +69,9 @@ class _Picked:
         assert self.weight is not None
         wide = dtypes.FLOAT64 if self.dtype == dtypes.FLOAT64 else dtypes.FLOAT32
         total = apply1("ReduceSum", self.weight.astype(wide), keepdims=0)
-        return apply1("Reciprocal", total).astype(self.dtype)
+        # The mean of nothing is NaN, but it depends on no score: their gradient is 0, not 0 / 0.
+        empty = as_mask(apply1("Equal", total, constant(0, wide)), total)
+        return apply1("Reciprocal", apply1("Add", total, empty)).astype(self.dtype)
 
     def to_weights(self, r: Record, g: Tensor, log_probabilities: Tensor) -> Tensor:
         """The cotangent of the class weights: of a mean, (loss of the sample - mean) / (sum of the weights)."""

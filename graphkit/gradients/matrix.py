@@ -10,7 +10,6 @@ from graphkit.gradients.shapes import reshape_to, sum_to
 from graphkit.gradients.table import gradient
 from graphkit.interpreter import apply1
 from graphkit.methods import constant_ints
-from graphkit.methods import constant_ints
 
 
 def transpose_last(x: Tensor) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from graphkit.core import Record, Tensor
-from graphkit.dims import is_static
+import numpy as np
+
+from graphkit import dtypes
+from graphkit.core import Array, Record, Tensor
 from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries
-from graphkit.gradients.shapes import shape_tensor, static_ints
+from graphkit.gradients.shapes import constant, rank_of, static_ints
 from graphkit.interpreter import apply1
 from graphkit.methods import constant_ints
 
@@ -14,22 +16,24 @@ from graphkit.methods import constant_ints
 def pad_gradient(r: Record, g: Tensor) -> Entries:
     """The cotangents of Pad's data and constant value."""
     x = r.inputs[0]
-    assert x is not None and x.rank is not None
+    assert x is not None
+    rank = rank_of(r, x)
     mode = r.attribute("mode", "constant")
-    pads = _full_pads(r, x.rank)
+    pads = _full_pads(r, rank)
     if mode == "constant":
         middle = _crop(x, g, pads)
         if r.input(2) is None:
             return (middle,)
-        return middle, None, lambda: apply1("Sub", apply1("ReduceSum", g, keepdims=0), apply1("ReduceSum", middle, keepdims=0))
+        return (
+            middle,
+            None,
+            lambda: apply1("Sub", apply1("ReduceSum", g, keepdims=0), apply1("ReduceSum", middle, keepdims=0)),
+        )
     known = static_ints(pads)
-    if known is None or x.dims is None:
-        raise GradientError(f"the gradient of {r.describe()} in mode '{mode}' needs pads that are known before it runs")
     result = g
-    for axis in range(x.rank):
-        before, after = known[axis], known[x.rank + axis]
-        if before or after:
-            result = _fold_axis(r, result, axis, before, after, str(mode), x)
+    for axis in range(rank):
+        if known is None or known[axis] or known[rank + axis]:
+            result = _fold_axis(result, axis, x, pads, str(mode))
     return (result,)
 
 
@@ -70,27 +74,45 @@ def _crop(x: Tensor, g: Tensor, pads: Tensor) -> Tensor:
     return apply1("Pad", g, opposite)
 
 
-def _fold_axis(r: Record, g: Tensor, axis: int, before: int, after: int, mode: str, x: Tensor) -> Tensor:
+def _fold_axis(g: Tensor, axis: int, x: Tensor, pads: Tensor, mode: str) -> Tensor:
     """Add what the borders of one axis copied back to where it was copied from.
 
-    The positions that were read are found by padding 0..n-1 in the same mode; a product with their one-hot matrix
-    then adds up every copy, in any order of threads.
+    A product with the one-hot matrix of the positions that were read adds up every copy, in any order of threads.
     """
     assert x.rank is not None
-    extent = apply1("Shape", x, start=axis, end=axis + 1)
-    from graphkit.gradients.shaping import number_int
-
-    positions = apply1("Range", number_int(0), apply1("Squeeze", extent), number_int(1))
-    read = apply1("Pad", positions, constant_ints([before, after]), mode=mode)
-    columns = apply1("Unsqueeze", positions, constant_ints([0]))
-    matrix = apply1("Equal", apply1("Unsqueeze", read, constant_ints([1])), columns).astype(g.dtype)
-    last = x.rank - 1
-    if axis == last:
+    if axis == x.rank - 2:
+        return apply1("MatMul", _copies(axis, x, pads, mode, g, transposed=True), g)
+    matrix = _copies(axis, x, pads, mode, g, transposed=False)
+    if axis == x.rank - 1:
         return apply1("MatMul", g, matrix)
     perm = [n for n in range(x.rank) if n != axis] + [axis]
     folded = apply1("MatMul", apply1("Transpose", g, perm=perm), matrix)
-    back = [perm.index(n) for n in range(x.rank)]
-    return apply1("Transpose", folded, perm=back)
+    return apply1("Transpose", folded, perm=[perm.index(n) for n in range(x.rank)])
 
 
-__all__ = ["is_static", "pad_gradient", "shape_tensor"]
+def _copies(axis: int, x: Tensor, pads: Tensor, mode: str, like: Tensor, *, transposed: bool) -> Tensor:
+    """[padded, extent], 1 where a position was read (transposed: [extent, padded])."""
+    assert x.dims is not None and x.rank is not None
+    known, extent = static_ints(pads), x.dims[axis]
+    if known is not None and isinstance(extent, int) and extent <= LITERAL_EXTENT:
+        read = read_positions(extent, known[axis], known[x.rank + axis], mode)
+        matrix = np.eye(extent)[read]
+        return constant(matrix.T if transposed else matrix, like.dtype)
+    # the positions that were read are found by padding 0..n-1 in the same mode
+    size = apply1("Squeeze", apply1("Shape", x, start=axis, end=axis + 1))
+    positions = apply1("Range", constant(0, dtypes.INT64), size, constant(1, dtypes.INT64))
+    amounts = apply1("Gather", pads, constant_ints([axis, x.rank + axis]))
+    found = apply1("Pad", positions, amounts, mode=mode)
+    here, there = (0, 1) if transposed else (1, 0)
+    pair = apply1("Unsqueeze", found, constant_ints([here])), apply1("Unsqueeze", positions, constant_ints([there]))
+    return apply1("Equal", *pair).astype(like.dtype)
+
+
+def read_positions(extent: int, before: int, after: int, mode: str) -> Array:
+    """Which of 0..extent-1 each element of the padded axis reads; negative pads crop, as the runtime does."""
+    cut = np.arange(extent)[max(0, -before) : extent - max(0, -after)]
+    padded: Array = np.pad(cut, (max(0, before), max(0, after)), mode=mode)  # type: ignore[call-overload]  # same names
+    return padded
+
+
+LITERAL_EXTENT = 512

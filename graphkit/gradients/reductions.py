@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from graphkit import dtypes
 from graphkit.core import Record, Tensor
-from graphkit.gradients.elementwise import as_mask, number
+from graphkit.gradients.elementwise import as_mask, number, selected
 from graphkit.gradients.shapes import (
+    constant,
     divide_by_count,
     element_count,
     expand_to,
@@ -59,8 +60,9 @@ def count(r: Record) -> int | Tensor:
         return element_count(x)
     if isinstance(axes, list) and x.rank is not None:
         return element_count(x, axes)
-    wanted = axes if isinstance(axes, Tensor) else constant_ints(axes)
-    return apply1("ReduceProd", apply1("Gather", apply1("Shape", x), wanted), keepdims=0)
+    # axes that only the run knows: all elements shared out among the results, of which there is one at least
+    results = apply1("Max", apply1("Size", r.outputs[0]), constant(1, dtypes.INT64))
+    return apply1("Div", apply1("Size", x), results)
 
 
 def _axes_input(axes: Axes) -> list[Tensor]:
@@ -90,7 +92,7 @@ def reduce_extreme(r: Record, g: Tensor) -> Tensor:
     mask = as_mask(apply1("Equal", x, kept_output(r)), g)
     ties = apply1("ReduceSum", mask, *_axes_input(axes), keepdims=1)
     share = apply1("Div", spread(r, g), apply1("Max", ties, number(1, g)))  # a NaN equals nothing: no ties
-    return apply1("Mul", mask, share)
+    return selected(r, share, mask)
 
 
 @gradient("ReduceProd")

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from graphkit import dims, dtypes
-from graphkit.core import Tensor
+from graphkit.core import Record, Tensor
 from graphkit.dims import Dims, is_static, same, same_dims
+from graphkit.errors import GradientError
 from graphkit.interpreter import apply1
 from graphkit.methods import constant_ints
 
@@ -37,6 +38,18 @@ def static_ints(t: Tensor | None) -> list[int] | None:
     """A settings input as Python integers, None if it is absent or only known at run time."""
     found = static_value(t)
     return None if found is None else [int(v) for v in np.asarray(found).ravel()]
+
+
+def rank_of(r: Record, t: Tensor | None) -> int:
+    """The rank of an input; GradientError, naming the operator, where it is unknown."""
+    assert t is not None
+    if t.rank is None:
+        name = f"'{t.name}'" if t.name else "an input"
+        raise GradientError(
+            f"the gradient of {r.describe()} needs the rank of {name}, which is unknown. Declare the shape of the "
+            "model's inputs, with names for the dims that vary."
+        )
+    return t.rank
 
 
 def shape_tensor(t: Tensor) -> Tensor:
