@@ -19,6 +19,7 @@ from graphkit.errors import GradientError
 from graphkit.gradients import reason_against, rule_for
 from graphkit.gradients.shapes import ones_like, sum_to
 from graphkit.gradients.table import MIXING, PULLBACK, SELECTING, SINGULAR, entries, may_be_singular
+from graphkit.graph import stopping
 from graphkit.interpreter import apply1, current
 from graphkit.methods import BACKWARD
 from graphkit.source import here
@@ -26,8 +27,11 @@ from graphkit.source import here
 
 @contextmanager
 def no_grad() -> Iterator[None]:
-    """Within the block nothing is recorded: results need no gradient and activations are not kept."""
-    with eager.recording(0):
+    """Within the block nothing is recorded: results need no gradient and activations are not kept.
+
+    In a trace the nodes made in the block are marked, so that no gradient flows through them in the file either.
+    """
+    with eager.recording(0), stopping(True):
         yield
 
 

@@ -12,6 +12,7 @@ from graphkit.core import Record, Tensor, as_tensor
 from graphkit.errors import GradientError
 from graphkit.gradients import gradient
 from graphkit.gradients.shapes import zeros_like
+from graphkit.graph import stopping
 from graphkit.interpreter import apply1, current
 from graphkit.methods import constant_ints
 from graphkit.source import here, user_location
@@ -91,7 +92,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
             for t in outer:
                 t._needs |= bit
             try:
-                with eager.recording(eager.recorded_levels() | bit):
+                with eager.recording(eager.recorded_levels() | bit), stopping(False):
                     again = f(*tree.unflatten(structure, list(aliases)))
             finally:
                 for t, needs in keep:

@@ -7,7 +7,9 @@ initializers, each object once: two parameters with equal values stay two, one p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,22 @@ from graphkit.conversion import attribute_value, captured_values, constant_array
 from graphkit.core import Record, Tensor, as_tensor
 from graphkit.dims import Dims
 from graphkit.errors import OperatorError, TraceError
-from graphkit.inference import Type, from_proto, infer, type_proto
+from graphkit.inference import Misfit, Type, from_proto, infer, type_proto
 from graphkit.interpreter import Attributes
 from graphkit.source import here, user_location
 
 STOP = "graphkit.stop_gradient"
+_stopping: ContextVar[bool] = ContextVar("graphkit_stopping", default=False)
+
+
+@contextmanager
+def stopping(on: bool) -> Iterator[None]:
+    """Mark the nodes made in the block as ones through which no gradient flows, here and in the file."""
+    token = _stopping.set(on)
+    try:
+        yield
+    finally:
+        _stopping.reset(token)
 
 
 class Graph:
@@ -48,11 +61,13 @@ class Graph:
         self.updates: dict[int, tuple[Tensor, Tensor]] = {}
         self.parameters: dict[str, Tensor] = {}
         self.initializer_names: dict[int, str] = {}
-        self.stopping = False
+        self.strict = True  # whether inputs that cannot go together are refused when a node is made
         self._types: dict[ir.Value, Type] = {}
         self._tensors: dict[ir.Value, Tensor] = {}
         self._captured: dict[int, tuple[Tensor, Tensor]] = {}
         self._literals: dict[Any, Tensor] = {}
+        self._kept: list[Tensor] = []  # large literals are told apart by id, which is theirs while they live
+        self._reserved: set[str] = set()
         self._dims: dict[tuple[ir.Value, int], Tensor] = {}
         self._used: set[str] = parent._used if parent is not None else set()
         self._counts: dict[str, int] = parent._counts if parent is not None else {}
@@ -72,11 +87,12 @@ class Graph:
     def adopt(cls, model: ir.Model) -> Graph:
         """A Graph around a model's main graph, with a Record for every node and types inferred afresh."""
         self = cls(model.graph, opset=model.opset_imports.get("", schemas.WORKING_OPSET))
+        self.strict = False
         for node in ir.traversal.RecursiveGraphIterator(model.graph):
             self._used.add(node.name or "")
             self._used.update(v.name for v in node.outputs if v.name)
             for a in node.attributes.values():
-                if isinstance(a, ir.Attr) and a.type == ir.AttributeType.GRAPH:
+                if a.type == ir.AttributeType.GRAPH:
                     body = a.as_graph()
                     self._used.update(v.name for v in (*body.inputs, *body.initializers.values()) if v.name)
         for graph_value in (*model.graph.inputs, *model.graph.initializers.values()):
@@ -188,6 +204,23 @@ class Graph:
                 self._used.add(candidate)
                 return candidate
 
+    def reserve_parameter_names(self) -> None:
+        """Keep the names that tensors have by attribute path for them, whatever operators come first."""
+        self._reserved = {n for n in self.names.values() if n not in self._used}
+        self._used |= self._reserved
+
+    def free_name(self, name: str) -> bool:
+        """Take a name back from a value that only has it from its operator; False if it is not such a value's."""
+        if name not in self._used:
+            return True
+        for node in ir.traversal.RecursiveGraphIterator(self.graph):
+            for value in node.outputs:
+                if value.name == name and not value.is_graph_output():
+                    value.name = self.unique(name)
+                    self.tensor(value).name = value.name
+                    return True
+        return False
+
     # Capturing eager tensors
 
     def capture(self, t: Tensor) -> Tensor:
@@ -209,11 +242,15 @@ class Graph:
         found = self._captured.get(id(t))
         if found is not None:
             return found[1]
-        key = (t.dtype.num, t._array.shape, t._array.tobytes()) if t.literal and t._array.size <= 64 else None
+        key = _literal_key(t) if t.literal else None
         if key is not None and key in self._literals:
             return self._literals[key]
-        name = self.names.get(id(t)) or t.name or ("constant" if t.literal else "weight")
-        made = self.initializer(self.unique(name), t._array)
+        name = self.names.get(id(t), "")
+        if name in self._reserved:
+            self._reserved.remove(name)
+        else:
+            name = self.unique(name or t.name or ("constant" if t.literal else "weight"))
+        made = self.initializer(name, t._array)
         if not t.literal:
             self._captured[id(t)] = (t, made)  # the eager tensor is kept, so that its id stays its own
             self.initializer_names[id(t)] = made.name or ""
@@ -222,6 +259,7 @@ class Graph:
                 self.parameters[made.name] = t
         elif key is not None:
             self._literals[key] = made
+            self._kept.append(t)
         return made
 
     def initializer(self, name: str, array: Any) -> Tensor:
@@ -251,17 +289,23 @@ class Graph:
             value.name = self.unique(op.lower())
         location = user_location()
         node.meta["graphkit.source"] = location
-        if self.stopping:
+        stopped = _stopping.get()
+        if stopped:
             node.metadata_props[STOP] = "1"
         self.graph.append(node)
         outer = captured_values(node) if any(isinstance(v, ir.Graph) for v in given.values()) else []
-        self._infer(node, given, captured, outer)
+        try:
+            self._infer(node, given, captured, outer, strict=self.strict)
+        except Misfit as misfit:
+            self.graph.remove(node, safe=True)
+            shown = ", ".join("none" if t is None else f"{dtypes.name(t.dtype)}{dims.text(t.dims)}" for t in captured)
+            raise OperatorError(f"{op}({shown}) at {here()}: {misfit}") from None
         made = [self.tensor(v) for v in node.outputs]
         record = Record(
             op, domain, [*captured, *(self.tensor(v) for v in outer)], given, made, location,
             name=node.name or "", captured=len(outer),
         )  # fmt: skip
-        record.stopped = self.stopping
+        record.stopped = stopped
         for index, t in enumerate(made):
             t.record, t.index = record, index
         return tuple(made)
@@ -290,11 +334,8 @@ class Graph:
         root._captured[id(target)] = (target, new)
 
     def stop_gradient(self, x: Tensor) -> Tensor:
-        was, self.stopping = self.stopping, True
-        try:
+        with stopping(True):
             return self.apply("Identity", (x,), None, 1, "")[0]
-        finally:
-            self.stopping = was
 
     # Dimensions as tensors
 
@@ -317,8 +358,9 @@ class Graph:
     # Types of a node's outputs
 
     def _infer(
-        self, node: ir.Node, attributes: dict[str, Any], inputs: Sequence[Tensor | None], outer: Iterable[ir.Value]
-    ) -> None:
+        self, node: ir.Node, attributes: dict[str, Any], inputs: Sequence[Tensor | None], outer: Iterable[ir.Value],
+        *, strict: bool = False,
+    ) -> None:  # fmt: skip
         types = [None if t is None or t.value is None else self.type_of(t.value) for t in inputs]
         proto = None
         outer_types: dict[str, onnx.TypeProto] = {}
@@ -342,7 +384,7 @@ class Graph:
         else:
             found = infer(
                 node.op_type, node.domain, self.opset, attributes, types, len(node.outputs), proto, outer_types,
-                dict(self.root.graph.opset_imports),
+                dict(self.root.graph.opset_imports), strict=strict,
             )  # fmt: skip
         for value, known in zip(node.outputs, found, strict=True):
             declared = self._declared(value) if value.type is not None else None
@@ -373,6 +415,14 @@ class Graph:
         for t in result:
             if t.traced and t.graph is not self:
                 raise TraceError(f"the traced function returned a tensor of another trace ({here()})")
+
+
+def _literal_key(t: Tensor) -> Any:
+    """What makes two literals one constant: equal values while they are few, else being the same object."""
+    array = t._array
+    if array.size > 64:
+        return id(t)
+    return array.dtype.num, array.shape, tuple(array.flat) if array.dtype == dtypes.STRING else array.tobytes()
 
 
 def _constant_type(array: Any) -> Type:

@@ -38,6 +38,7 @@ class Loaded:
         self.inputs = [str(v.name) for v in graph.inputs if v.name not in overridable]
         self.optional_inputs = sorted(str(n) for n in overridable)
         self.outputs = [str(v.name) for v in graph.outputs]
+        self.input_names, self.output_names = self.inputs, self.outputs  # a trace of the model keeps them
         self._constants: dict[str, Tensor] = {}
         for name, value in graph.initializers.items():
             assert value.const_value is not None

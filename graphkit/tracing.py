@@ -40,6 +40,11 @@ def spec(dtype: Any, shape: Sequence[int | str | None], name: str | None = None)
     for extent in shape:
         if isinstance(extent, bool) or not (extent is None or isinstance(extent, int | str)):
             raise TypeError(f"a dimension is an integer or a name, got {extent!r} ({here()})")
+        if (isinstance(extent, int) and extent < 0) or (isinstance(extent, str) and extent[:1] in ("", "?")):
+            raise TypeError(
+                f"a dimension is an integer of 0 or more, or a name such as 'batch', got {extent!r} ({here()}); None "
+                "stands for one that may differ and has no name"
+            )
     return Spec(dtypes.as_dtype(dtype), tuple(shape), name)
 
 
@@ -96,15 +101,14 @@ def record(
         raise TraceError(f"{len(specs)} inputs were described and {len(input_names)} named ({here()})")
     given = input_names or argument_names(f, len(specs))
     arguments = [_arguments(graph, name, described) for name, described in zip(given, specs, strict=True)]
+    graph.reserve_parameter_names()
     with interpreter.using(graph):
         result = f(*arguments)
         leaves, structure = tree.flatten(result)
         if not leaves:
             raise TraceError(f"the traced function returned nothing ({here()}); return its results")
-        names = _output_names(result, leaves, output_names)
-        outputs = []
-        for leaf, name in zip(leaves, names, strict=True):
-            outputs.append(_output(graph, leaf, name))
+        names, chosen = _output_names(f, result, leaves, output_names)
+        outputs = [_output(graph, leaf, name, chosen) for leaf, name in zip(leaves, names, strict=True)]
         updates = {}
         if with_updates:
             for target, value in graph.updates.values():
@@ -131,6 +135,9 @@ def parameter_names(f: Any) -> dict[int, str]:
 
 def argument_names(f: Callable[..., Any], count: int) -> list[str]:
     """What a function calls its first ``count`` arguments."""
+    names = getattr(f, "input_names", None)
+    if isinstance(names, list | tuple) and len(names) >= count:
+        return list(names[:count])
     target = getattr(f, "forward", None) if hasattr(f, "named_tensors") else None
     try:
         parameters = list(inspect.signature(target or f).parameters.values())
@@ -152,29 +159,44 @@ def _arguments(graph: Graph, name: str, described: Any) -> Any:
 
 def _input(graph: Graph, name: str, described: Any) -> Tensor:
     if isinstance(described, Spec):
-        return graph.input(described.name or name, described.dtype, described.shape)
+        return _named_input(graph, described.name or name, described.dtype, described.shape)
     if isinstance(described, Tensor):
-        return graph.input(name, described.dtype, described.dims)
+        return _named_input(graph, name, described.dtype, described.dims)
     if isinstance(described, np.ndarray | np.generic):
         dtype = dtypes.STRING if described.dtype.kind in "US" else described.dtype
-        return graph.input(name, dtype, described.shape)
+        return _named_input(graph, name, dtype, described.shape)
     raise TraceError(
         f"argument '{name}' is described by a {type(described).__name__}; give gk.spec(dtype, shape), an example array "
         f"or a Tensor ({here()})"
     )
 
 
-def _output_names(result: Any, leaves: Sequence[Any], given: Sequence[str] | None) -> list[str]:
+def _named_input(graph: Graph, name: str, dtype: dtypes.DType, shape: Sequence[int | str | None] | None) -> Tensor:
+    t = graph.input(name, dtype, shape)
+    if t.name != name:
+        raise TraceError(f"two inputs are called '{name}' ({here()}); give them names of their own, with input_names=")
+    return t
+
+
+def _output_names(f: Any, result: Any, leaves: Sequence[Any], given: Sequence[str] | None) -> tuple[list[str], bool]:
+    """Names for the results, and whether somebody chose them."""
     if given is not None:
         if len(given) != len(leaves):
             raise TraceError(f"the function returns {len(leaves)} tensors, {len(given)} names were given ({here()})")
-        return list(given)
-    if isinstance(result, Mapping) and all(isinstance(k, str) for k in result) and len(result) == len(leaves):
-        return list(result)
-    return ["output" if n == 0 else f"output_{n}" for n in range(len(leaves))]
+        names = list(given)
+    elif isinstance(result, Mapping) and all(isinstance(k, str) for k in result) and len(result) == len(leaves):
+        names = list(result)
+    elif len(getattr(f, "output_names", ())) == len(leaves):
+        names = list(f.output_names)
+    else:
+        return ["output" if n == 0 else f"output_{n}" for n in range(len(leaves))], False
+    twice = [n for n in names if names.count(n) > 1]
+    if twice:
+        raise TraceError(f"two outputs are called '{twice[0]}' ({here()}); give them names of their own")
+    return names, True
 
 
-def _output(graph: Graph, leaf: Any, name: str) -> str:
+def _output(graph: Graph, leaf: Any, name: str, chosen: bool = False) -> str:
     """Make a value an output under its own name; inputs, constants and repeated results get an Identity."""
     from graphkit.core import as_tensor
 
@@ -186,7 +208,11 @@ def _output(graph: Graph, leaf: Any, name: str) -> str:
         t = graph.apply("Identity", (t,), None, 1, "")[0]
         value = t.value
         assert value is not None
-    value.name = graph.unique(name)
+    if chosen:
+        value.name = ""
+        if not graph.free_name(name):
+            raise TraceError(f"'{name}' names an output and an input or parameter ({here()}); give it another name")
+    value.name = name if chosen and name in graph._used else graph.unique(name)
     t.name = value.name
     graph.graph.outputs.append(value)
     known = graph.dims_of(value)

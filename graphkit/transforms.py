@@ -18,6 +18,7 @@ from graphkit.autograd import as_cotangent, history, pullback
 from graphkit.core import Key, Tensor, as_tensor
 from graphkit.errors import GradientError
 from graphkit.gradients.shapes import ones_like, zeros_like
+from graphkit.graph import stopping
 from graphkit.interpreter import apply1, current
 from graphkit.methods import constant_ints
 from graphkit.source import here
@@ -80,7 +81,7 @@ class _Tape:
         replaced = list(args)
         for i, structure, leaves in zip(argnums, self.structures, self._split(self.aliases), strict=True):
             replaced[i] = tree.unflatten(structure, leaves)
-        with eager.recording(eager.recorded_levels() | self.bit):
+        with eager.recording(eager.recorded_levels() | self.bit), stopping(False):
             self.result = f(*replaced)
 
     def _split(self, leaves: Sequence[Any]) -> Iterator[list[Any]]:
