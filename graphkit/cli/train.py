@@ -166,14 +166,22 @@ def _batches(examples: dict[str, Any], order: Any, batch: int) -> Iterator[dict[
 
 
 def _evaluate(trainer: Any, tests: dict[str, Any], batch: int) -> dict[str, float]:
-    """Return the mean of every scalar that an evaluation gives, each batch weighed by its rows."""
+    """Return the mean of every scalar that an evaluation gives, each batch weighed by its rows, and the accuracy.
+
+    The accuracy is there where the labels are integers and the first other output has a score for each class.
+    """
     import numpy as np
 
     rows = len(next(iter(tests.values())))
     totals: dict[str, float] = {}
     for part in _batches(tests, np.arange(rows), batch):
         size = len(next(iter(part.values())))
-        for name, value in trainer.evaluate(part).items():
+        results = trainer.evaluate(part)
+        labels = part.get("labels")
+        scores = next((value for value in results.values() if np.ndim(value) == 2 and len(value) == size), None)
+        if scores is not None and labels is not None and labels.dtype.kind in "iu" and labels.ndim == 1:
+            results["accuracy"] = (scores.argmax(axis=1) == labels).mean()
+        for name, value in results.items():
             if np.ndim(value) == 0:
                 totals[name] = totals.get(name, 0.0) + float(value) * size
     return {name: total / rows for name, total in totals.items()}
