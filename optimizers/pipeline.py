@@ -18,6 +18,7 @@ from graphkit.optimizers.base import Pass, select
 from graphkit.optimizers.context import Context, graphs_of
 from graphkit.optimizers.facts import subgraphs_of
 from graphkit.optimizers.report import Explanation, PassReport, Report, measure
+from graphkit.optimizers.sparse import lend, put_back
 
 __all__ = ["optimize", "run_passes"]
 
@@ -96,7 +97,8 @@ def optimize(
     chosen = select(preset, passes, skip)
     account = report if isinstance(report, Report) else Report()
     account.preset = preset
-    original = read_model(model)
+    sparse = isinstance(model, onnx.ModelProto) and bool(model.graph.sparse_initializer)
+    original = read_model(lend(model) if isinstance(model, onnx.ModelProto) and sparse else model)
     for graph in graphs_of(original):
         _sort_if_needed(graph)
     account.before = measure(original)
@@ -122,6 +124,8 @@ def optimize(
     given = give_back(model, result)
     if isinstance(given, onnx.ModelProto) and isinstance(model, onnx.ModelProto):
         _drop_added_value_info(model.graph, given.graph)
+        if sparse:
+            put_back(given, model)
     return given
 
 

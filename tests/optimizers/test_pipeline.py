@@ -357,3 +357,15 @@ def test_to_inference():
     np.testing.assert_array_equal(new_mean, mean[:, 0])
     assert mask.all()
     assert [value.name for value in result.graph.output] == ["y", "mean", "mask"]
+
+
+def test_sparse_initializers_come_through(prove):
+    sparse = helper.make_sparse_tensor(
+        numpy_helper.from_array(np.array([1, 2], np.float32), "k"),
+        numpy_helper.from_array(np.array([0, 2]), "places"),
+        [3],
+    )
+    model = parse("g (float[3] x) => (float[3] y) {a = Identity(x) y = Add(a, k)}")
+    model.graph.sparse_initializer.append(sparse)
+    result = prove(model, expected={"Add": 1}, verify=True, strict=True)
+    assert list(result.graph.sparse_initializer) == [sparse]
