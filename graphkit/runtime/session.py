@@ -185,15 +185,18 @@ class Session:
         return GraphkitError(f"{node}{makes} failed: {reason.strip()}{hint}")
 
     def _run_values(self, names: list[str], ready: Mapping[str, Any]) -> dict[str, Any]:
-        values = {}
-        for one in self.inputs:
-            if one.name in ready:
-                if one.dtype is None or one.kind != "tensor":
-                    raise GraphkitError(
-                        f"{self._where} mixes lists or optional values (input '{one.name}') with element types that "
-                        "ONNX Runtime does not exchange with numpy (bfloat16, float8, int4): they cannot run together"
-                    )
-                values[one.name] = to_value(ready[one.name], one.dtype)
+        used = [one for one in (*self.inputs, *self.outputs) if one.name in ready or one.name in names]
+        for one in used:
+            if one.dtype is None or one.kind != "tensor":
+                raise GraphkitError(
+                    f"{self._where} mixes lists or optional values ('{one.name}') with element types that ONNX Runtime "
+                    "does not exchange with numpy (bfloat16, float8, int4): they cannot run together"
+                )
+        values = {
+            one.name: to_value(ready[one.name], one.dtype)
+            for one in self.inputs
+            if one.name in ready and one.dtype is not None
+        }
         made = self._session.run_with_ort_values(names, values)
         return {name: to_array(value) for name, value in zip(names, made, strict=True)}
 

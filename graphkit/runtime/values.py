@@ -50,7 +50,9 @@ def to_value(array: Any, dtype: np.dtype[Any], device_type: str = "cpu", device_
     ctypes.memmove(value.data_ptr(), content, len(content))
     if device_type == "cpu":
         return value
-    raise NotImplementedError(f"{dtype} values cannot be placed on {device_type} ahead of a run")
+    placed = allocate(array.shape, dtype, device_type, device_id)
+    placed.update_inplace(value)
+    return placed
 
 
 def overwrite(value: onnxruntime.OrtValue, array: np.ndarray[Any, Any]) -> None:
@@ -58,24 +60,19 @@ def overwrite(value: onnxruntime.OrtValue, array: np.ndarray[Any, Any]) -> None:
     if is_bridged(array.dtype):
         value.update_inplace(array)
     else:
-        content = ir.Tensor(array).tobytes()
-        ctypes.memmove(value.data_ptr(), content, len(content))
+        value.update_inplace(to_value(array, array.dtype))
 
 
 def to_array(value: onnxruntime.OrtValue) -> Any:
-    """Return what a value on the CPU holds: an array of its own, a list of arrays for a sequence, None for no value."""
-    if not value.has_value():
-        return None
-    if not value.is_tensor():
-        return value.numpy() if not value.is_tensor_sequence() else _pybind_sequence(value)
+    """Return what a value holds, which is a tensor."""
     number = value.element_type()
     dtype = ir.DataType(number).numpy()
     if is_bridged(dtype):
         return value.numpy()
+    if value.device_name() != "cpu":
+        host = allocate(tuple(value.shape()), dtype)
+        host.update_inplace(value)
+        value = host
     content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
     proto = onnx.TensorProto(data_type=number, dims=value.shape(), raw_data=content)
     return onnx.numpy_helper.to_array(proto)
-
-
-def _pybind_sequence(value: onnxruntime.OrtValue) -> Any:
-    return value._get_c_value().numpy()

@@ -140,6 +140,16 @@ def test_element_types_that_numpy_lacks(dtype: str) -> None:
         run(proto, {"x": x.astype("f")})
 
 
+def test_lists_beside_element_types_that_numpy_lacks_are_refused() -> None:
+    proto = model(
+        "(bfloat16[4] x, float[4] z) => (bfloat16[4] w, seq(float[2]) y) <int64 s = {2}> "
+        "{w = Identity(x) y = SplitToSequence<axis = 0>(z, s)}"
+    )
+    with pytest.raises(GraphkitError, match=r"mixes lists or optional values \('y'\)"):
+        run(proto, [[1, 2, 3, 4], [1, 2, 3, 4]])
+    assert list(run(proto, [[1, 2, 3, 4], [1, 2, 3, 4]], outputs=["w"])) == ["w"]
+
+
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 def test_four_bit_types(dtype: str) -> None:
     values = np.array([1, 2, 7], getattr(ml_dtypes, dtype))
