@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, overload
 
@@ -131,12 +131,21 @@ def optimize(
 
 def _drop_added_value_info(before: onnx.GraphProto, after: onnx.GraphProto) -> None:
     # onnx_ir writes the type of every initializer a second time, as value_info: bytes that say nothing new.
-    declared = {entry.name for entry in before.value_info}
-    constants = {entry.name for entry in after.initializer}
-    kept = [entry for entry in after.value_info if entry.name not in constants or entry.name in declared]
-    if len(kept) < len(after.value_info):
-        del after.value_info[:]
-        after.value_info.extend(kept)
+    declared = {entry.name for graph in _all_graphs(before) for entry in graph.value_info}
+    for graph in _all_graphs(after):
+        constants = {entry.name for entry in graph.initializer}
+        kept = [entry for entry in graph.value_info if entry.name not in constants or entry.name in declared]
+        if len(kept) < len(graph.value_info):
+            del graph.value_info[:]
+            graph.value_info.extend(kept)
+
+
+def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from _all_graphs(body)
 
 
 def run_passes(
