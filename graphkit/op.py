@@ -28,9 +28,22 @@ _KINDS = {
     onnx.defs.OpSchema.AttrType.INT: (int, np.integer),
     onnx.defs.OpSchema.AttrType.FLOAT: (float, int, np.floating, np.integer),
     onnx.defs.OpSchema.AttrType.STRING: (str, bytes),
-    onnx.defs.OpSchema.AttrType.INTS: (list, tuple, np.ndarray),
+    onnx.defs.OpSchema.AttrType.INTS: (list, tuple, range, np.ndarray),
     onnx.defs.OpSchema.AttrType.FLOATS: (list, tuple, np.ndarray),
     onnx.defs.OpSchema.AttrType.STRINGS: (list, tuple),
+}
+_ITEMS = {
+    onnx.defs.OpSchema.AttrType.INTS: (int, np.integer),
+    onnx.defs.OpSchema.AttrType.FLOATS: (float, int, np.floating, np.integer),
+    onnx.defs.OpSchema.AttrType.STRINGS: (str, bytes),
+}
+_KIND_NAMES = {
+    onnx.defs.OpSchema.AttrType.INT: "an integer",
+    onnx.defs.OpSchema.AttrType.FLOAT: "a float",
+    onnx.defs.OpSchema.AttrType.STRING: "a string",
+    onnx.defs.OpSchema.AttrType.INTS: "a list of integers",
+    onnx.defs.OpSchema.AttrType.FLOATS: "a list of floats",
+    onnx.defs.OpSchema.AttrType.STRINGS: "a list of strings",
 }
 _made: dict[tuple[str, str], Operator] = {}
 
@@ -66,7 +79,7 @@ def _make(name: str, domain: str) -> Operator:
     def function(*inputs: Any, outputs: int | None = None, **named: Any) -> Any:
         schema = schemas.schema(name, domain, frozenset(k for k in named if k in _newer_attributes(name)))
         attributes, tensors = _sort(name, schema, inputs, named)
-        count = _output_count(name, schema, outputs, attributes)
+        count = _output_count(name, schema, outputs, attributes, tensors)
         results = apply(name, tensors, attributes, count, domain)
         return results[0] if count == 1 and outputs is None else results
 
@@ -144,37 +157,41 @@ def _attribute(name: str, schema: schemas.Schema, key: str, value: Any) -> Any:
     wanted = _KINDS.get(kind)
     if isinstance(value, bool) and kind == onnx.defs.OpSchema.AttrType.INT:
         return int(value)
+    if kind == onnx.defs.OpSchema.AttrType.INT and isinstance(value, Dim | Tensor):
+        return value.__index__()  # a traced one refuses, with the user's line
     if wanted is not None and not isinstance(value, wanted):
         raise OperatorError(
-            f"{name} at {here()}: attribute '{key}' is {str(kind).rsplit('.', 1)[-1].lower()}, got {type(value).__name__} ({value!r})"
+            f"{name} at {here()}: attribute '{key}' is {_KIND_NAMES[kind]}, got {type(value).__name__} {value!r}"
         )
     if kind == onnx.defs.OpSchema.AttrType.FLOAT:
         return float(value)
-    if kind == onnx.defs.OpSchema.AttrType.FLOATS:
-        return [float(v) for v in value]
-    if kind == onnx.defs.OpSchema.AttrType.INTS:
-        return [_static_int(name, key, v) for v in value]
+    if kind in _ITEMS:
+        return [_item(name, key, kind, v) for v in value]
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _static_int(name: str, key: str, value: Any) -> int:
-    if isinstance(value, Dim | Tensor):
-        return value.__index__()  # a traced one refuses, with the user's line
-    return int(value)
+def _item(name: str, key: str, kind: Any, value: Any) -> Any:
+    """One element of a list attribute."""
+    if kind == onnx.defs.OpSchema.AttrType.INTS and isinstance(value, Dim | Tensor):
+        return value.__index__()
+    if not isinstance(value, _ITEMS[kind]):
+        raise OperatorError(
+            f"{name} at {here()}: attribute '{key}' is {_KIND_NAMES[kind]}, but holds {type(value).__name__} {value!r}"
+        )
+    if kind == onnx.defs.OpSchema.AttrType.STRINGS:
+        return value
+    return float(value) if kind == onnx.defs.OpSchema.AttrType.FLOATS else int(value)
 
 
 def _tensors(name: str, schema: schemas.Schema, given: list[Any]) -> list[Tensor | None]:
     formal = schema.inputs
     met: dict[str, dtypes.DType] = {}
-    floats: dict[str, bool] = {}
     for n, value in enumerate(given):
         variable = formal[min(n, len(formal) - 1)].type_str
         if isinstance(value, Tensor):
             met.setdefault(variable, value.dtype)
-        elif isinstance(value, np.ndarray | np.generic) and variable not in met:
+        elif isinstance(value, np.ndarray | np.generic) and not isinstance(value, float) and variable not in met:
             met[variable] = value.dtype
-        elif isinstance(value, float) and not isinstance(value, bool):
-            floats[variable] = True
     result: list[Tensor | None] = []
     for n, value in enumerate(given):
         f = formal[min(n, len(formal) - 1)]
@@ -241,11 +258,16 @@ def _check_types(name: str, schema: schemas.Schema, tensors: Sequence[Tensor | N
                 )
 
 
-def _output_count(name: str, schema: schemas.Schema, outputs: int | None, attributes: dict[str, Any]) -> int:
+def _output_count(
+    name: str, schema: schemas.Schema, outputs: int | None, attributes: dict[str, Any], inputs: Sequence[Tensor | None]
+) -> int:
     if outputs is None:
         if name == "Split":
             if "num_outputs" in attributes:
                 return int(attributes["num_outputs"])
+            sizes = inputs[1].dims if len(inputs) > 1 and inputs[1] is not None else None
+            if sizes and isinstance(sizes[0], int):
+                return sizes[0]
             raise OperatorError(f"Split at {here()}: say how many outputs, with num_outputs= or outputs=")
         required = [o for o in schema.outputs if o.option not in (_OPTIONAL, _VARIADIC)]
         return max(len(required), schema.min_output, 1)

@@ -104,7 +104,7 @@ class ModuleSource(Source):
 
 
 def _argument_names(module: Any, count: int) -> list[str]:
-    from graphkit.tracing import _argument_names as names
+    from graphkit.tracing import argument_names as names
 
     return names(module, count)
 
