@@ -1,6 +1,8 @@
 """What runs an operator eagerly where ONNX Runtime has no kernel for its dtype: onnx's reference evaluator, corrected.
 
-The evaluator's own ConvTranspose fails for groups and for an explicit output_shape, so it gets one of ours.
+The evaluator's own ConvTranspose fails for groups and for an explicit output_shape, its LRN sums over the wrong
+channels, its MeanVarianceNormalization takes float32 alone, its GlobalMaxPool is of pictures alone, and it has no
+GlobalLpPool; it gets ours instead.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ Kernel = Callable[[dict[str, Any]], Sequence[Any]]
 
 def kernel(model: onnx.ModelProto, wanted: list[str]) -> Kernel:
     """A function that runs a model of one node."""
-    evaluator = ReferenceEvaluator(model, new_ops=[ConvTranspose])
+    evaluator = ReferenceEvaluator(model, new_ops=_CORRECTED)
 
     def run(feeds: dict[str, Any]) -> list[Any]:
         results: Any = evaluator.run(wanted, feeds)
@@ -82,3 +84,49 @@ def _placed(
         return given[:n], [r - b - e for r, b, e in zip(whole, given[:n], given[n:], strict=True)]
     totals = [max(0, r - m) for r, m in zip(whole, extents, strict=True)]
     return [t // 2 if how == "SAME_UPPER" else t - t // 2 for t in totals], extents
+
+
+class LRN(OpRun):
+    """x / (bias + alpha / size * the sum of squares over neighbouring channels) ^ beta."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: Array, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int = 1
+    ) -> tuple[Array]:
+        room = [(0, 0)] * x.ndim
+        room[1] = ((size - 1) // 2, size // 2)
+        squares = np.pad(x * x, room)
+        total = sum(squares[:, n : n + x.shape[1]] for n in range(size))
+        return (x / (bias + alpha / size * total) ** beta,)
+
+
+class MeanVarianceNormalization(OpRun):
+    """(x - mean) / (deviation + 1e-9)."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, axes: Sequence[int] | None = None) -> tuple[Array]:
+        over = tuple(axes or (0, 2, 3))
+        return ((x - x.mean(over, keepdims=True)) / (x.std(over, keepdims=True) + 1e-9),)
+
+
+class GlobalMaxPool(OpRun):
+    """The maximum over every axis behind the channels."""
+
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (x.max(tuple(range(2, x.ndim)), keepdims=True),)
+
+
+class GlobalLpPool(OpRun):
+    """The p-norm over every axis behind the channels."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, p: int = 2) -> tuple[Array]:
+        return ((np.abs(x) ** p).sum(tuple(range(2, x.ndim)), keepdims=True) ** (1 / p),)
+
+
+_CORRECTED = [ConvTranspose, LRN, MeanVarianceNormalization, GlobalMaxPool, GlobalLpPool]

@@ -19,9 +19,18 @@ import numpy as np
 from graphkit.core import Record, Tensor
 from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries
-from graphkit.gradients.shapes import constant
+from graphkit.gradients.shapes import constant, shaped_like
 from graphkit.gradients.table import gradient
-from graphkit.gradients.windows import Windows, crop, extents_of, kernel_of, padded, spatial, window_slice, windows_of
+from graphkit.gradients.windows import (
+    Windows,
+    extents_of,
+    kernel_of,
+    padded,
+    scattered_windows,
+    spatial,
+    window_slice,
+    windows_of,
+)
 from graphkit.interpreter import apply1
 from graphkit.methods import constant_ints
 
@@ -38,8 +47,8 @@ def conv(r: Record, g: Tensor) -> Entries:
     places = windows_of(r, x, kernel_of(r, w))
     group = int(r.attribute("group", 1))
     return (
-        lambda: _input_gradient(x, w, g, places, group),
-        lambda: kernel_gradient(x, g, w, places, group),
+        lambda: shaped_like(scattered_windows(g, w, x, places, group), x),
+        lambda: shaped_like(kernel_gradient(x, g, w, places, group), w),
         lambda: _bias_gradient(g, places),
     )
 
@@ -47,26 +56,6 @@ def conv(r: Record, g: Tensor) -> Entries:
 def _bias_gradient(g: Tensor, places: Windows) -> Tensor:
     axes = [0, *range(2, 2 + places.axes)]
     return apply1("ReduceSum", g, constant_ints(axes), keepdims=0)
-
-
-def _input_gradient(x: Tensor, w: Tensor, g: Tensor, places: Windows, group: int) -> Tensor:
-    """ConvTranspose, to the input's extent: what no window read (a stride may leave some) gets 0."""
-    settings = {"group": group, "strides": list(places.strides), "dilations": list(places.dilations)}
-    extents = spatial(x.dims, places.axes)
-    if places.pads is not None and (extents is not None or all(s == 1 for s in places.strides)):
-        left = [0] * places.axes
-        if extents is not None:
-            assert places.begins is not None and places.ends is not None
-            reach = zip(extents, places.begins, places.ends, places.spans, places.strides, strict=True)
-            left = [(n + b + e - span) % s for n, b, e, span, s in reach]
-        if any(left):
-            settings["output_padding"] = left
-        if any(places.pads):
-            settings["pads"] = places.pads
-        return apply1("ConvTranspose", g, w, **settings)
-    if any(s > 1 for s in places.strides):  # as far as the input may reach, then cut to where it lies
-        settings["output_padding"] = [s - 1 for s in places.strides]
-    return crop(apply1("ConvTranspose", g, w, **settings), x, places)
 
 
 def kernel_gradient(x: Tensor, g: Tensor, w: Tensor, places: Windows, group: int) -> Tensor:
@@ -214,10 +203,14 @@ def conv_transpose(r: Record, g: Tensor) -> Entries:
     def input_gradient() -> Tensor:
         pads = places.pads
         if pads is not None and min(pads) >= 0 and all(e < s for e, s in zip(extra, places.strides, strict=True)):
-            return apply1("Conv", g, w, **settings, **({"pads": pads} if any(pads) else {}))
-        return apply1("Conv", read(), w, **settings)
+            return shaped_like(apply1("Conv", g, w, **settings, **({"pads": pads} if any(pads) else {})), x)
+        return shaped_like(apply1("Conv", read(), w, **settings), x)
 
-    return input_gradient, lambda: kernel_gradient(read(), x, w, tight, group), lambda: _bias_gradient(g, places)
+    return (
+        input_gradient,
+        lambda: shaped_like(kernel_gradient(read(), x, w, tight, group), w),
+        lambda: _bias_gradient(g, places),
+    )
 
 
 def _read(r: Record, x: Tensor, g: Tensor, places: Windows, extra: tuple[int, ...]) -> Callable[[], Tensor]:

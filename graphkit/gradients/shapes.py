@@ -106,6 +106,13 @@ def _sum_to_unknown(cotangent: Tensor, t: Tensor) -> Tensor:
     return apply1("Reshape", summed, shape)
 
 
+def shaped_like(x: Tensor, t: Tensor) -> Tensor:
+    """``x`` itself, which has the shape of ``t`` by construction, as inference may not see."""
+    if x.graph is not None:
+        x.graph.declare(x, t.dims)
+    return x
+
+
 def zeros_like(t: Tensor) -> Tensor:
     """Zeros of the tensor's shape and dtype."""
     return full_like(t, 0)
@@ -139,8 +146,8 @@ def reshape_to(x: Tensor, t: Tensor) -> Tensor:
     if known is not None and x.dims is not None:
         target = _reshape_target(x.dims, known)
         if target is not None:
-            return apply1("Reshape", x, constant_ints(target))
-    return apply1("Reshape", x, shape_tensor(t))
+            return shaped_like(apply1("Reshape", x, constant_ints(target)), t)
+    return shaped_like(apply1("Reshape", x, shape_tensor(t)), t)
 
 
 def _reshape_target(have: Dims, want: Dims) -> list[int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from graphkit.core import Record, Tensor
 from graphkit.dims import Dims
@@ -21,6 +22,7 @@ class Windows:
         kernel, strides, dilations: one number an axis.
         begins, ends: pads; None where they depend on an extent that is only known when the graph runs.
         upper: of pads that are not known, whether the odd one goes to the end.
+        rounds_up: whether a last window may reach beyond the pads (ceil_mode).
     """
 
     kernel: tuple[int, ...]
@@ -29,6 +31,7 @@ class Windows:
     begins: tuple[int, ...] | None
     ends: tuple[int, ...] | None
     upper: bool = True
+    rounds_up: bool = False
 
     @property
     def axes(self) -> int:
@@ -79,11 +82,12 @@ def windows_of(r: Record, x: Tensor, kernel: tuple[int, ...]) -> Windows:
     strides = tuple(int(s) for s in r.attribute("strides") or [1] * n)
     dilations = tuple(int(d) for d in r.attribute("dilations") or [1] * n)
     how = str(r.attribute("auto_pad", "NOTSET"))
+    ceil = bool(r.attribute("ceil_mode", 0))
     if how == "VALID":
-        return Windows(kernel, strides, dilations, (0,) * n, (0,) * n)
+        return Windows(kernel, strides, dilations, (0,) * n, (0,) * n, rounds_up=ceil)
     if how == "NOTSET":
         pads = [int(p) for p in r.attribute("pads") or [0] * (2 * n)]
-        return Windows(kernel, strides, dilations, tuple(pads[:n]), tuple(pads[n:]))
+        return Windows(kernel, strides, dilations, tuple(pads[:n]), tuple(pads[n:]), rounds_up=ceil)
     upper = how == "SAME_UPPER"
     bare = Windows(kernel, strides, dilations, None, None, upper)
     extents = spatial(x.dims, n)
@@ -170,3 +174,40 @@ def window_slice(p: Tensor, w: Windows, offset: Sequence[int], axis: int = 2) ->
     if any(s > 1 for s in steps):
         settings.append(constant_ints(steps))
     return apply1("Slice", p, *settings)
+
+
+def side_by_side(places: Windows) -> bool:
+    """Whether windows neither overlap nor leave gaps nor reach beyond the input, which may have a rest at its ends."""
+    bare = places.pads is not None and not any(places.pads) and not places.rounds_up
+    return bare and places.kernel == places.strides and max(places.dilations) == 1
+
+
+def tiles(places: Windows, values: Tensor, x: Tensor) -> bool:
+    """Whether windows side by side cover ``x`` to its ends; ``values`` holds one number a window."""
+    windows, extents = spatial(values.dims, places.axes), spatial(x.dims, places.axes)
+    if windows is None or extents is None or not side_by_side(places):
+        return False
+    return all(w * k == n for w, k, n in zip(windows, places.kernel, extents, strict=True))
+
+
+def scattered_windows(values: Tensor, kernel: Tensor, x: Tensor, places: Windows, group: int = 1) -> Tensor:
+    """The transpose of reading windows: every window's value, times the kernel, added up where the window lies.
+
+    A ConvTranspose to the spatial extents of ``x``: what no window read gets 0, what windows read beyond it is lost.
+    """
+    settings: dict[str, Any] = {"group": group, "strides": list(places.strides), "dilations": list(places.dilations)}
+    extents, windows = spatial(x.dims, places.axes), spatial(values.dims, places.axes)
+    pads = places.pads
+    if places.begins is not None and extents is not None and windows is not None:
+        reach = [s * (w - 1) + span for s, w, span in zip(places.strides, windows, places.spans, strict=True)]
+        spare = [full - b - n for full, b, n in zip(reach, places.begins, extents, strict=True)]
+        pads = [*places.begins, *(max(0, e) for e in spare)]
+        if min(spare) < 0:
+            settings["output_padding"] = [max(0, -e) for e in spare]
+    elif pads is None or places.rounds_up or any(s > 1 for s in places.strides):
+        if any(s > 1 for s in places.strides):  # as far as the input may reach, then cut to where it lies
+            settings["output_padding"] = [s - 1 for s in places.strides]
+        return crop(apply1("ConvTranspose", values, kernel, **settings), x, places)
+    if any(pads):
+        settings["pads"] = pads
+    return apply1("ConvTranspose", values, kernel, **settings)
