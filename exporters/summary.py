@@ -15,10 +15,16 @@ from graphkit.dtypes import name as dtype_name
 from graphkit.exporters.flops import node_flops
 from graphkit.exporters.inputs import check_dims, model_inputs, symbolic_dims
 from graphkit.modelfile import ModelLike, borrow_model, lowest_ir_version, tensors_of
+from graphkit.optimizers import Report
+from graphkit.optimizers.base import select
+from graphkit.optimizers.pipeline import run_passes
 from graphkit.runtime import Port
 from graphkit.runtime.feeds import port
 
 __all__ = ["OperatorSummary", "Summary", "summarize"]
+
+
+_FOLDING = ("fold_shapes", "fold_constants", "lift_constants")
 
 
 @dataclass(slots=True)
@@ -104,7 +110,7 @@ def summarize(model: ModelLike, dims: Mapping[str, int] | None = None) -> Summar
     dtypes: Counter[str] = Counter()
     for tensor in parameters:
         dtypes[dtype_name(tensor.dtype.numpy())] += tensor.size
-    operators = _count(_inferred(loaded, sizes))
+    operators = _count(loaded, _inferred(loaded, sizes))
     return Summary(
         producer=" ".join(filter(None, (loaded.producer_name, loaded.producer_version))),
         ir_version=loaded.ir_version,
@@ -129,24 +135,20 @@ def _port_dict(one: Port) -> dict[str, Any]:
 
 
 def _inferred(model: ir.Model, sizes: Mapping[str, int]) -> ir.Model:
-    """Return the model with symbolic inputs made static and shapes inferred, its large weights left out."""
-    light = model.clone()
-    for value in light.graph.inputs:
-        if value.shape is not None and value.name not in light.graph.initializers:
-            value.shape = ir.Shape([d if isinstance(d, int) else sizes.get(str(d.value), 1) for d in value.shape])
-    for graph in light.graphs():
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if tensor is not None and tensor.dtype != ir.DataType.STRING and tensor.nbytes > 1024:
-                # Shape inference reads the values of small tensors only: of the others a name and a shape will do.
-                value.const_value = ir.ExternalTensor(
-                    "left-out", 0, 0, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name or ""
-                )
-        inner = [value for node in graph for value in node.outputs]
-        for value in inner:
-            value.shape = None  # declared for symbolic sizes; the inferred ones are for these
-    proto = ir.to_proto(light)
+    """Return a model with the same arithmetic, static inputs and all the shapes that follow from them."""
+    static = model.clone()
+    for value in static.graph.inputs:
+        if value.shape is not None and value.name not in static.graph.initializers:
+            dims = [d if isinstance(d, int) else sizes.get(str(d.value), 1) for d in value.shape]
+            value.shape = ir.Shape([max(d, 1) if d < 0 else d for d in dims])  # some exporters write -1 for unknown
+    for graph in static.graphs():
+        for node in graph:
+            for value in node.outputs:
+                value.shape = None  # declared for symbolic sizes; the inferred ones are for these
     try:
+        # What is computed from shapes is constant now, and shapes that depend on it are known once it is folded.
+        run_passes(static, select("none", _FOLDING, ()), Report(), training=True)
+        proto = ir.to_proto(_without_weights(static))
         if proto.functions:
             proto = onnx.inliner.inline_local_functions(proto)
         proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
@@ -155,15 +157,32 @@ def _inferred(model: ir.Model, sizes: Mapping[str, int]) -> ir.Model:
     return ir.from_proto(proto)
 
 
-def _count(model: ir.Model) -> list[OperatorSummary]:
+def _without_weights(model: ir.Model) -> ir.Model:
+    """Replace large weights by names and shapes: inference reads the values of small tensors only."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is not None and tensor.dtype != ir.DataType.STRING and tensor.nbytes > 1024:
+                value.const_value = ir.ExternalTensor(
+                    "left-out", 0, 0, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name or ""
+                )
+    return model
+
+
+def _count(model: ir.Model, counted: ir.Model) -> list[OperatorSummary]:
+    """Count the operators of ``model``, and their operations in ``counted``, whose shapes are known."""
     found: dict[str, OperatorSummary] = {}
     for node in model.graph.all_nodes():
-        name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        operator = found.setdefault(name, OperatorSummary(name))
-        operator.count += 1
+        found.setdefault(_name(node), OperatorSummary(_name(node))).count += 1
+    for node in counted.graph.all_nodes():
+        operator = found.setdefault(_name(node), OperatorSummary(_name(node)))
         flops = node_flops(node)
         if flops is None:
             operator.unknown += 1
         else:
             operator.flops += flops
     return sorted(found.values(), key=lambda operator: (-operator.flops, -operator.count, operator.name))
+
+
+def _name(node: ir.Node) -> str:
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"

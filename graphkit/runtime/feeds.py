@@ -71,7 +71,7 @@ def port(value: ir.Value, required: bool = True) -> Port:
 
 def _extent(extent: int | ir.SymbolicDim) -> Extent:
     if isinstance(extent, int):
-        return extent
+        return extent if extent >= 0 else anonymous()  # some exporters write -1 for a dimension they do not know
     return str(extent.value) if extent.value is not None else anonymous()
 
 

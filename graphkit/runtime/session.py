@@ -104,7 +104,7 @@ class Session:
         self._constants = frozenset(name for name in given if name and name not in overridable)
         self._output_names = [one.name for one in self.outputs]
         self._made_by: dict[tuple[str, str], list[str]] = {}
-        for node in graph:
+        for node in graph.all_nodes():
             made = next((value.name for value in node.outputs if value.name), "")
             self._made_by.setdefault((node.op_type, node.name or ""), []).append(made)
         self._by_value = not all(is_bridged(one.dtype) for one in (*self.inputs, *self.outputs))
@@ -173,10 +173,13 @@ class Session:
     def explain(self, error: Exception, feeds: Mapping[str, Any]) -> GraphkitError:
         """Return the error to raise for what ONNX Runtime raised while running."""
         text = _cleaned(str(error))
-        found = re.search(r"while running (\w+) node\. Name:'([^']*)' Status Message: (.*)", text, re.DOTALL)
-        if found is None:
+        # A body's failure is reported inside that of its If, Loop or Scan: the last one is where it happened.
+        found = re.split(
+            r"(?:Non-zero status code returned )?while running (\w+) node\. Name:'([^']*)' Status Message: ", text
+        )
+        if len(found) < 4:
             return GraphkitError(f"{self._where} failed: {text}")
-        kind, name, reason = found.groups()
+        kind, name, reason = found[-3:]
         made = self._made_by.get((kind, name), [])
         node = f"node '{name}' ({kind})" if name else f"a {kind} node without a name"
         makes = f", which makes {made[0]!r}," if len(made) == 1 else ""
@@ -251,6 +254,7 @@ def _cleaned(text: str) -> str:
     place = r"/\S+\.(?:cc|h|hpp|cu|cuh|inl):\d+ "
     text = re.sub(place + r".*? was false\.\s*(?=\S)", "", text, flags=re.DOTALL)
     text = re.sub(place + r"[^\n]*?\)(?: const)?(?: \[with [^\]]*\])? ", "", text)
+    text = re.sub(r"\b[\w/]+\.(?:cc|h):\d+ (?:\w+ )?", "", text)
     return text.strip()
 
 
