@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """Print the table, draw it, and return last over first for each activation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help="folder with the full Fashion-MNIST; the sample in the repository by default")
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--activations", nargs="+", choices=sorted(ACTIVATIONS), default=["relu", "sigmoid"])
     parser.add_argument("--plot", type=Path, default=Path("gradient-flow.svg"), help="the picture, .svg or .png")
