@@ -149,12 +149,13 @@ def _only(name: str, given: str | None) -> str:
 
 
 def append_updates(
-    graph: Graph, targets: Sequence[tuple[Tensor, Tensor]], optimizer: Optimizer, weight: Tensor | None = None
-) -> Updates:
+    graph: Graph, targets: Sequence[tuple[Tensor, Tensor]], optimizer: Optimizer, weight: Tensor | None = None,
+    mean: bool = True,
+) -> Updates:  # fmt: skip
     """Append the update of every (parameter, gradient) pair to the graph; the parameters are inputs already.
 
     With ``weight`` (float32 [], what this batch counts), gradients are added up over runs, each times its weight, and
-    the update by their weighted mean is made only by a run whose input ``apply`` is true.
+    the update by their weighted mean (or their sum, without ``mean``) is made only by a run whose input ``apply`` is true.
     """
     for parameter, gradient in targets:
         if gradient.dtype != parameter.dtype or (gradient.rank is not None and gradient.rank != parameter.rank):
@@ -181,7 +182,7 @@ def append_updates(
         if weight is None:
             after = update(gradients)
         else:
-            before, after = _accumulated(graph, state, targets, weight, before, update)
+            before, after = _accumulated(graph, state, targets, weight, mean, before, update)
     for old, new in zip(before, after, strict=True):
         assert old.name is not None
         made.pairs[old.name] = make_output(graph, new, old.name + NEXT)
@@ -206,8 +207,9 @@ def _zeros(parameter: Tensor) -> Array:
 
 
 def _accumulated(
-    graph: Graph, state: _State, targets: Sequence[tuple[Tensor, Tensor]], weight: Tensor, before: list[Tensor], update: Any
-) -> tuple[list[Tensor], list[Tensor]]:
+    graph: Graph, state: _State, targets: Sequence[tuple[Tensor, Tensor]], weight: Tensor, mean: bool,
+    before: list[Tensor], update: Any,
+) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
     """The state and its next values, when only some runs update: an If whose other branch hands everything on."""
     apply_now = new_input(graph, APPLY, "bool", ())
     sums = [state.add(f"{p.name}{ACCUMULATED}", _zeros(p)) for p, _ in targets]
@@ -217,7 +219,7 @@ def _accumulated(
     then, otherwise = nested(graph, "update"), nested(graph, "wait")
     with interpreter.using(then):
         share = 1.0 / total
-        updated = update([s * share.astype(s.dtype) for s in added])
+        updated = update([s * share.astype(s.dtype) for s in added] if mean else added)
         _body_outputs(then, [*updated, *(as_tensor(_zeros(s)) for s in sums), as_tensor(np.float32(0))])
     with interpreter.using(otherwise):
         _body_outputs(otherwise, [*before, *added, total])

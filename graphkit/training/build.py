@@ -86,7 +86,7 @@ def build(
         loss_tensor, batch = _loss(opened, loss, labels)
         chosen, frozen = _candidates(opened, trainable)
         first = {name: make_input(graph, t) for name, t in chosen.items()}
-        found = _gradients(loss_tensor, chosen, trainable is not None)
+        found = _gradients(loss_tensor, chosen, trainable is not None and not callable(trainable))
         for name in [n for n in chosen if n not in found]:
             make_constant(graph, chosen.pop(name), first.pop(name))
             frozen[name] = NOT_REACHED
@@ -96,7 +96,7 @@ def build(
             first[name] = make_input(graph, t)
         weight = _weight(batch, reduction) if accumulate else None
         make_output(graph, loss_tensor, LOSS) if loss_tensor.name != LOSS else _own_output(graph, loss_tensor)
-        made = append_updates(graph, [(chosen[n], found[n]) for n in chosen], rule, weight)
+        made = append_updates(graph, [(chosen[n], found[n]) for n in chosen], rule, weight, reduction == "mean")
         for name, (_, following) in opened.buffers.items():
             made.pairs[name] = make_output(graph, following, name + NEXT)
     train = _finish(graph, optimize)
