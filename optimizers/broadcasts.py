@@ -108,12 +108,16 @@ def widen_constant(ctx: Context, node: ir.Node) -> Outcome:
     return "no input is a ConstantOfShape that the others make needless"
 
 
-@rule("remove_reduction", "ReduceMax", "ReduceMin", "ReduceProd")
+@rule("remove_reduction", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceMean")
 def remove_reduction(ctx: Context, node: ir.Node) -> Outcome:
-    """A maximum, minimum or product over axes of length 1, which are kept, is its input.
+    """A reduction over no axes, or a maximum, minimum or product over axes of length 1 that are kept, is its input.
 
-    Sums and means are left: they turn -0.0 into 0.0.
+    Sums and means over axes of length 1 are left: they turn -0.0 into 0.0.
     """
+    if node.attributes.get_int("noop_with_empty_axes", 0) != 0 and ctx.ints((*node.inputs, None)[1]) == ():
+        return drop(ctx, node, node.inputs[0])
+    if node.op_type in ("ReduceSum", "ReduceMean"):
+        return "it sums over axes, or over what is not known"
     if not same_shape(ctx.shape(node.inputs[0]), ctx.shape(node.outputs[0])):
         return "it reduces something"
     source = ctx.shape(node.inputs[0]) or ()

@@ -13,7 +13,7 @@ from graphkit.optimizers.infer_shapes import slice_bounds
 from graphkit.optimizers.no_operation import drop, same_shape
 from graphkit.optimizers.symbolic import Dim, product
 
-__all__ = ["inner_node"]
+__all__ = ["inner_node", "target_of"]
 
 _VIEWS: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
@@ -151,7 +151,7 @@ def merge_reshapes(ctx: Context, node: ir.Node) -> Outcome:
         return drop(ctx, node, start)
     if not ctx.only_use(inner.outputs[0]):
         return "something else reads the value between them"
-    target = _target_of(ctx, node, wanted, start)
+    target = target_of(ctx, node, wanted, start)
     if target is None:
         return f"no constant target turns {ctx.shape(start)} into {wanted}"
     attributes = {}
@@ -162,7 +162,8 @@ def merge_reshapes(ctx: Context, node: ir.Node) -> Outcome:
     return _finish(ctx, node, made)
 
 
-def _target_of(ctx: Context, node: ir.Node, wanted: tuple[Dim, ...] | None, start: ir.Value | None) -> list[int] | None:
+def target_of(ctx: Context, node: ir.Node, wanted: tuple[Dim, ...] | None, start: ir.Value | None) -> list[int] | None:
+    """A constant Reshape target that gives the shape of ``node`` from ``start``, or None."""
     written = ctx.facts(node.inputs[1]).content if node.op_type == "Reshape" else None
     if written is not None and all(isinstance(item, int) and item != 0 for item in written):
         return [item for item in written if isinstance(item, int)]  # it names every size itself

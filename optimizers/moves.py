@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from graphkit.optimizers.activations import finish
 from graphkit.optimizers.base import Outcome, rule
+from graphkit.optimizers.chains import target_of
 from graphkit.optimizers.context import Context
 from graphkit.optimizers.infer_shapes import slice_bounds
 
@@ -131,3 +132,53 @@ def _cut(ctx: Context, node: ir.Node, shape: tuple[object, ...]) -> tuple[int, i
         return None
     low, high, _ = slice(start, end).indices(length)
     return (axis, low, high) if high > low else None
+
+
+@rule("push_reshape", "Reshape")
+def push_reshape(ctx: Context, node: ir.Node) -> Outcome:
+    """Two Reshapes with only elementwise nodes between them become one.
+
+    Nothing else reads the values between; the final shape can be written as sizes, 0 and -1 from the first.
+    """
+    between: list[tuple[ir.Node, int]] = []
+    value = node.inputs[0]
+    first: ir.Node | None = None
+    while value is not None and len(between) < 16:
+        producer = value.producer()
+        if producer is None or not ctx.only_use(value):
+            return "there is no Reshape before it with only elementwise nodes between"
+        if producer.op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze") and producer.domain == "":
+            first = producer
+            break
+        index = _elementwise_input(ctx, producer)
+        if index is None or any(_rank_of_constant(ctx, producer, index)):
+            return f"a {producer.op_type} stands between it and the Reshape before"
+        between.append((producer, index))
+        value = producer.inputs[index]
+    if first is None or not between:
+        return "there is no Reshape before it with elementwise nodes between"
+    target = target_of(ctx, node, ctx.shape(node.outputs[0]), first.inputs[0])
+    if target is None:
+        return "the final shape cannot be written as a constant"
+    made = first.inputs[0]
+    for each, index in reversed(between):
+        inputs = list(each.inputs)
+        inputs[index] = made
+        (made,) = ctx.add(each.op_type, inputs, dict(each.attributes.items()), before=each)
+    attributes = {}
+    if node.attributes.get_int("allowzero", 0) != 0 and 0 not in target:
+        attributes["allowzero"] = 1
+    constant = ctx.constant(np.array(target, np.int64), f"{node.outputs[0].name}_shape", near=node)
+    (made,) = ctx.add("Reshape", [made, constant], attributes, before=node)
+    assert made is not None
+    return finish(ctx, node, made)
+
+
+def _rank_of_constant(ctx: Context, node: ir.Node, index: int) -> list[bool]:
+    """For each other input, whether its rank could raise the rank of what comes in."""
+    rank = ctx.rank(node.inputs[index])
+    return [
+        rank is None or (ctx.rank(value) or 0) > rank
+        for at, value in enumerate(node.inputs)
+        if at != index and value is not None
+    ]
