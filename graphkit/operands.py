@@ -147,4 +147,8 @@ def modulo(a: Any, b: Any) -> Tensor:
     left, right = together(a, b)
     if not dtypes.is_float(left.dtype):
         return apply1("Mod", left, right)
-    return apply1("Sub", left, apply1("Mul", apply1("Floor", apply1("Div", left, right)), right))
+    # fmod is exact, where x - floor(x / y) y is not even within [0, y) for a large x; it has the sign of x, though
+    rest = apply1("Mod", left, right, fmod=1)
+    zero = scalar(0, rest.dtype)
+    other_sign = apply1("Less", apply1("Mul", apply1("Sign", rest), apply1("Sign", right)), zero)
+    return apply1("Where", other_sign, apply1("Add", rest, right), rest)

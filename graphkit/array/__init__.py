@@ -2,7 +2,8 @@
 
 Everything is ONNX operators underneath, so a function written with these names runs eagerly, traces, exports and has
 gradients. numpy's own functions called on a Tensor (``numpy.where(x > 0, x, 0)``) come here too. Deviations from the
-standard: tensors are immutable, and complex numbers are not supported.
+standard: tensors are immutable, complex numbers are not supported, and max and min may pass over a NaN, as ONNX
+Runtime's kernels do.
 """
 
 from __future__ import annotations
@@ -159,6 +160,7 @@ for _function in (
     square, tan, tanh, trunc, where, matmul, tensordot, broadcast_to, expand_dims, flip, moveaxis, repeat, reshape,
     roll, squeeze, stack, take, take_along_axis, tile, all, any, argmax, argmin, argsort, count_nonzero, diff, max,
     mean, min, nonzero, prod, sort, std, sum, var, tril, triu, zeros_like, ones_like, full_like, copysign, hypot,
+    logical_and, logical_or, logical_xor, signbit, floor_divide, unique_values, round, positive,
 ):  # fmt: skip
     NUMPY_FUNCTIONS[_function.__name__] = _function
 NUMPY_FUNCTIONS.update(_NUMPY_NAMES)

@@ -18,6 +18,21 @@ def _float(x: Any) -> Tensor:
     return t if dtypes.is_float(t.dtype) else t.astype("float32")
 
 
+def pair(a: Any, b: Any) -> tuple[Tensor, Tensor]:
+    """Two operands as Tensors of one dtype; a Python number takes the other's, whichever comes first."""
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return together(a, b)
+    if isinstance(a, bool | int | float):
+        right, left = together(as_tensor(b), a)
+        return left, right
+    return together(as_tensor(a), b)
+
+
+def _floats(a: Any, b: Any) -> tuple[Tensor, Tensor]:
+    left, right = pair(a, b)
+    return _float(left), _float(right)
+
+
 def _unary(op: str, doc: str) -> Any:
     def function(x: Any, /) -> Tensor:
         return apply1(op, _float(x))
@@ -57,47 +72,50 @@ def abs(x: Any, /) -> Tensor:
 
 def add(a: Any, b: Any, /) -> Tensor:
     """a + b."""
-    return binary("Add", as_tensor(a), b)
+    return binary("Add", *pair(a, b))
 
 
 def subtract(a: Any, b: Any, /) -> Tensor:
     """a - b."""
-    return binary("Sub", as_tensor(a), b)
+    return binary("Sub", *pair(a, b))
 
 
 def multiply(a: Any, b: Any, /) -> Tensor:
     """a * b."""
-    return binary("Mul", as_tensor(a), b)
+    return binary("Mul", *pair(a, b))
 
 
 def divide(a: Any, b: Any, /) -> Tensor:
     """a / b; integers are divided in float32."""
-    return as_tensor(a) / b  # type: ignore[no-any-return]  # of a Tensor
+    left, right = pair(a, b)
+    return left / right
 
 
 def floor_divide(a: Any, b: Any, /) -> Tensor:
     """The largest integer not above a / b."""
-    return as_tensor(a) // b  # type: ignore[no-any-return]  # of a Tensor
+    left, right = pair(a, b)
+    return left // right
 
 
 def remainder(a: Any, b: Any, /) -> Tensor:
     """What floor_divide leaves; it has the sign of b."""
-    return as_tensor(a) % b  # type: ignore[no-any-return]  # of a Tensor
+    left, right = pair(a, b)
+    return left % right
 
 
 def pow(a: Any, b: Any, /) -> Tensor:
     """a to the power b."""
-    return a.__pow__(b) if isinstance(a, Tensor) else binary("Pow", a, as_tensor(b))
+    return a.__pow__(b) if isinstance(a, Tensor) else binary("Pow", *pair(a, b))
 
 
 def maximum(a: Any, b: Any, /) -> Tensor:
     """The larger of the two."""
-    return binary("Max", as_tensor(a), b)
+    return binary("Max", *pair(a, b))
 
 
 def minimum(a: Any, b: Any, /) -> Tensor:
     """The smaller of the two."""
-    return binary("Min", as_tensor(a), b)
+    return binary("Min", *pair(a, b))
 
 
 def negative(x: Any, /) -> Tensor:
@@ -118,7 +136,7 @@ def square(x: Any, /) -> Tensor:
 
 def equal(a: Any, b: Any, /) -> Tensor:
     """a == b."""
-    return binary("Equal", as_tensor(a), b)
+    return binary("Equal", *pair(a, b))
 
 
 def not_equal(a: Any, b: Any, /) -> Tensor:
@@ -128,22 +146,22 @@ def not_equal(a: Any, b: Any, /) -> Tensor:
 
 def less(a: Any, b: Any, /) -> Tensor:
     """a < b."""
-    return binary("Less", as_tensor(a), b)
+    return binary("Less", *pair(a, b))
 
 
 def less_equal(a: Any, b: Any, /) -> Tensor:
     """a <= b."""
-    return binary("LessOrEqual", as_tensor(a), b)
+    return binary("LessOrEqual", *pair(a, b))
 
 
 def greater(a: Any, b: Any, /) -> Tensor:
     """a > b."""
-    return binary("Greater", as_tensor(a), b)
+    return binary("Greater", *pair(a, b))
 
 
 def greater_equal(a: Any, b: Any, /) -> Tensor:
     """a >= b."""
-    return binary("GreaterOrEqual", as_tensor(a), b)
+    return binary("GreaterOrEqual", *pair(a, b))
 
 
 def _rounding(op: str, x: Any) -> Tensor:
@@ -187,7 +205,7 @@ def signbit(x: Any, /) -> Tensor:
 
 def copysign(a: Any, b: Any, /) -> Tensor:
     """The magnitude of a with the sign of b."""
-    left, right = together(as_tensor(a), b)
+    left, right = pair(a, b)
     magnitude = apply1("Abs", left)
     return apply1("Where", signbit(right), apply1("Neg", magnitude), magnitude)
 
@@ -241,7 +259,7 @@ def log10(x: Any, /) -> Tensor:
 
 def logaddexp(a: Any, b: Any, /) -> Tensor:
     """log(e^a + e^b), without overflow."""
-    left, right = together(_float(a), b)
+    left, right = _floats(a, b)
     high = apply1("Max", left, right)
     gap = apply1("Neg", apply1("Abs", left - right))
     return high + log1p(apply1("Exp", apply1("Where", isnan(gap), as_tensor(np.full((), -np.inf, gap.dtype)), gap)))
@@ -249,7 +267,7 @@ def logaddexp(a: Any, b: Any, /) -> Tensor:
 
 def hypot(a: Any, b: Any, /) -> Tensor:
     """sqrt(a^2 + b^2), without overflow."""
-    left, right = together(_float(a), b)
+    left, right = _floats(a, b)
     left, right = apply1("Abs", left), apply1("Abs", right)
     high, low = apply1("Max", left, right), apply1("Min", left, right)
     safe = apply1("Where", high == 0, as_tensor(np.ones((), high.dtype)), high)
@@ -259,7 +277,7 @@ def hypot(a: Any, b: Any, /) -> Tensor:
 
 def atan2(y: Any, x: Any, /) -> Tensor:
     """The angle of the point (x, y), between -pi and pi."""
-    up, right = together(_float(y), x)
+    up, right = _floats(y, x)
     zero = right == 0
     safe = apply1("Where", zero, as_tensor(np.ones((), right.dtype)), right)
     angle = apply1("Atan", up / safe)
@@ -297,17 +315,20 @@ def logical_not(x: Any, /) -> Tensor:
 
 def bitwise_and(a: Any, b: Any, /) -> Tensor:
     """a & b."""
-    return as_tensor(a).__and__(b)
+    left, right = pair(a, b)
+    return left.__and__(right)
 
 
 def bitwise_or(a: Any, b: Any, /) -> Tensor:
     """a | b."""
-    return as_tensor(a).__or__(b)
+    left, right = pair(a, b)
+    return left.__or__(right)
 
 
 def bitwise_xor(a: Any, b: Any, /) -> Tensor:
     """a ^ b."""
-    return as_tensor(a).__xor__(b)
+    left, right = pair(a, b)
+    return left.__xor__(right)
 
 
 def bitwise_invert(x: Any, /) -> Tensor:
@@ -317,13 +338,13 @@ def bitwise_invert(x: Any, /) -> Tensor:
 
 def bitwise_left_shift(a: Any, b: Any, /) -> Tensor:
     """a * 2^b, for integers."""
-    left, right = together(as_tensor(a), b)
+    left, right = pair(a, b)
     return left * binary("Pow", as_tensor(np.asarray(2, left.dtype)), right)
 
 
 def bitwise_right_shift(a: Any, b: Any, /) -> Tensor:
     """a // 2^b, for integers."""
-    left, right = together(as_tensor(a), b)
+    left, right = pair(a, b)
     return left // binary("Pow", as_tensor(np.asarray(2, left.dtype)), right)
 
 
@@ -337,5 +358,5 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Tensor:
 
 def where(condition: Any, a: Any, b: Any, /) -> Tensor:
     """Elements of a where the condition holds, of b elsewhere."""
-    left, right = together(a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else together(as_tensor(a), b)
+    left, right = pair(a, b)
     return apply1("Where", as_tensor(condition).astype("bool"), left, right)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from graphkit.array.elementwise import pair
 from graphkit.core import Tensor, as_tensor
 from graphkit.interpreter import apply1
-from graphkit.methods import binary, together
+from graphkit.methods import binary
 
 
 def matmul(a: Any, b: Any, /) -> Tensor:
     """Matrix product over the last two dimensions."""
-    return binary("MatMul", as_tensor(a), b)
+    return binary("MatMul", *pair(a, b))
 
 
 def matrix_transpose(x: Any, /) -> Tensor:
@@ -22,13 +23,13 @@ def matrix_transpose(x: Any, /) -> Tensor:
 
 def vecdot(a: Any, b: Any, /, *, axis: int = -1) -> Tensor:
     """Sum of products along one axis."""
-    left, right = together(as_tensor(a), b)
+    left, right = pair(a, b)
     return (left * right).sum(axis=axis)
 
 
 def tensordot(a: Any, b: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
     """Sum of products over several axes of both."""
-    left, right = together(as_tensor(a), b)
+    left, right = pair(a, b)
     if isinstance(axes, int):
         over_left, over_right = list(range(left.ndim - axes, left.ndim)), list(range(axes))
     else:

@@ -106,8 +106,11 @@ def roll(x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | N
         shifts *= len(axes)
     for by, place in zip(shifts, axes, strict=True):
         extent = t.shape[place]
-        cut = -by % extent if isinstance(extent, int) and extent else -by
-        if not cut:
+        if isinstance(extent, Dim):
+            cut: Any = -by % extent.as_tensor()
+        else:
+            cut = -by % extent if extent else 0
+        if isinstance(cut, int) and not cut:
             continue
         every = [slice(None)] * t.ndim
         front, back = list(every), list(every)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphkit import dtypes
+from graphkit.array.creation import full
 from graphkit.core import Tensor, as_tensor
 from graphkit.interpreter import apply, apply1
 
@@ -64,12 +65,12 @@ def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool
 
 def all(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether every element is true."""
-    return as_tensor(x).astype("bool").astype("int32").min(axis, keepdims).astype("bool")
+    return ~any(~as_tensor(x).astype("bool"), axis=axis, keepdims=keepdims)
 
 
 def any(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether some element is true."""
-    return as_tensor(x).astype("bool").astype("int32").max(axis, keepdims).astype("bool")
+    return count_nonzero(x, axis=axis, keepdims=keepdims) > 0
 
 
 def count_nonzero(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -98,12 +99,14 @@ def _cumulative(op: str, x: Any, axis: int | None, dtype: Any, include_initial: 
     t = as_tensor(x) if dtype is None else as_tensor(x, dtype)
     if axis is None:
         t, axis = t.reshape(-1), 0
+    kind = t.dtype.kind
+    if dtype is None and kind in "biu":
+        t = t.astype("int64")  # does not overflow so soon, and has a kernel
     result = apply1(op, t, as_tensor(np.int64(axis)))
     if include_initial:
-        first = t[tuple(slice(0, 1) if n == axis % t.ndim else slice(None) for n in range(t.ndim))]
-        start = first * 0 + (0 if op == "CumSum" else 1)
-        result = apply1("Concat", start, result, axis=axis)
-    return result
+        shape = [1 if n == axis % t.ndim else extent for n, extent in enumerate(t.shape)]
+        result = apply1("Concat", full(shape, 0 if op == "CumSum" else 1, dtype=t.dtype), result, axis=axis)
+    return result.astype("uint64") if dtype is None and kind == "u" else result
 
 
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Tensor:
