@@ -28,8 +28,8 @@ def random_inputs(
     """Return arrays for every input that must be fed, drawn anew from ``seed``.
 
     Floats are standard normal, integers 0 or 1, or any valid index where they index a table of known size. ``dims``
-    gives symbolic dimensions their sizes; the others are 1. What is in ``given`` is taken as it is, and its shapes
-    settle the symbolic dimensions they have.
+    gives symbolic dimensions their sizes (``x.0`` is the first one of input x, where it has no name); the others are 1.
+    What is in ``given`` is taken as it is, and its shapes settle the symbolic dimensions they have.
 
     >>> import onnx.parser
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[batch, 3] x) => (float[batch, 3] y) {y = Neg(x)}'
@@ -61,8 +61,21 @@ def model_inputs(model: ir.Model) -> list[Port]:
 
 
 def symbolic_dims(ports: list[Port]) -> list[str]:
-    """Return the names of the symbolic dimensions of some inputs, in order."""
-    return list(dict.fromkeys(e for one in ports for e in one.dims or () if isinstance(e, str) and not is_anonymous(e)))
+    """Return the names of the symbolic dimensions of some inputs, in order; ``x.0`` for one that has no name."""
+    return list(dict.fromkeys(name for one in ports for name in _names(one) if name is not None))
+
+
+def static_shape(one: Port, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return an input's shape with its symbolic dimensions at their sizes, or 1."""
+    pairs = zip(one.dims or (), _names(one), strict=True)
+    return tuple(extent if isinstance(extent, int) else sizes.get(name or "", 1) for extent, name in pairs)
+
+
+def _names(one: Port) -> list[str | None]:
+    return [
+        None if isinstance(extent, int) else f"{one.name}.{axis}" if is_anonymous(extent) else extent
+        for axis, extent in enumerate(one.dims or ())
+    ]
 
 
 def check_dims(sizes: Mapping[str, int], ports: list[Port]) -> None:
@@ -91,7 +104,7 @@ def _draw(one: Port, sizes: Mapping[str, int], generator: np.random.Generator, b
 def _array(one: Port, sizes: Mapping[str, int], generator: np.random.Generator, bound: int) -> Any:
     dtype = one.dtype
     assert dtype is not None
-    shape = tuple(sizes.get(extent, 1) if isinstance(extent, str) else extent for extent in one.dims or ())
+    shape = static_shape(one, sizes)
     if dtype == STRING:
         return np.array([f"text {n}" for n in range(int(np.prod(shape)))], object).reshape(shape)
     if dtype.kind in "iub" or dtype.name in ("int4", "uint4"):

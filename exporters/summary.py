@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from graphkit.dtypes import name as dtype_name
 from graphkit.exporters.flops import node_flops
-from graphkit.exporters.inputs import check_dims, model_inputs, symbolic_dims
+from graphkit.exporters.inputs import check_dims, model_inputs, static_shape, symbolic_dims
 from graphkit.modelfile import ModelLike, borrow_model, lowest_ir_version, tensors_of
 from graphkit.optimizers import Report
 from graphkit.optimizers.base import select
@@ -139,8 +139,7 @@ def _inferred(model: ir.Model, sizes: Mapping[str, int]) -> ir.Model:
     static = model.clone()
     for value in static.graph.inputs:
         if value.shape is not None and value.name not in static.graph.initializers:
-            dims = [d if isinstance(d, int) else sizes.get(str(d.value), 1) for d in value.shape]
-            value.shape = ir.Shape([max(d, 1) if d < 0 else d for d in dims])  # some exporters write -1 for unknown
+            value.shape = ir.Shape(static_shape(port(value), sizes))
     for graph in static.graphs():
         for node in graph:
             for value in node.outputs:

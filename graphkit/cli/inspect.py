@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="NAME=SIZE",
     callback=options.sizes,
-    help="The size of a symbolic dimension; 1 if not given.",
+    help="The size of a symbolic dimension (x.0: the first of x, if it has no name); 1 if not given.",
 )
 @click.option("--text", is_flag=True, help="List the graph instead, one line an operator.")
 @options.as_json

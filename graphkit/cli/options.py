@@ -49,7 +49,7 @@ def made_up(function: F) -> F:
         multiple=True,
         metavar="NAME=SIZE",
         callback=sizes,
-        help="The size of a symbolic dimension; 1 if not given.",
+        help="The size of a symbolic dimension (x.0: the first of x, if it has no name); 1 if not given.",
     )(function)
 
 

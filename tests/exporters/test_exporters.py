@@ -64,6 +64,15 @@ def test_made_up_inputs_fit_and_repeat() -> None:
     assert given["ids"].shape == (9, 1)
 
 
+def test_dimensions_without_a_name_are_named_by_place() -> None:
+    proto = model("(float[?, 2] x, float[N] z) => (float[M, 2] y) {y = Neg(x)}")
+    assert random_inputs(proto, {"x.0": 3, "N": 2})["x"].shape == (3, 2)
+    assert summarize(proto, {"x.0": 3}).flops == 6
+    assert summarize(proto).dims == {"x.0": 1, "N": 1}
+    with pytest.raises(InputError, match=r"no symbolic dimension 'x\.1', it has x\.0, N"):
+        random_inputs(proto, {"x.1": 3})
+
+
 def test_inputs_that_cannot_be_made_up() -> None:
     with pytest.raises(InputError, match="no symbolic dimension 'M'"):
         random_inputs(NEG, {"M": 2})
