@@ -21,6 +21,13 @@ _BINARY: Final = (
 )
 
 
+# What gives out only numbers that its first input holds.
+_REPEATERS: Final = (
+    *("Expand", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Tile", "Flatten", "Slice", "Split"),
+    *("Gather", "GatherElements", "GatherND"),
+)
+
+
 def uniform(ctx: Context, value: ir.Value | None, depth: int = 8) -> float | int | bool | None:
     """The one number that every element of a value is, constant or made by Expand or ConstantOfShape; else None."""
     if value is None or not depth:
@@ -36,7 +43,7 @@ def uniform(ctx: Context, value: ir.Value | None, depth: int = 8) -> float | int
     node = value.producer()
     if node is None or node.domain != "":
         return None
-    if node.op_type in ("Expand", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Tile", "Flatten"):
+    if node.op_type in _REPEATERS:
         return uniform(ctx, node.inputs[0], depth - 1)
     if node.op_type == "ConstantOfShape":
         tensor = node.attributes.get_tensor("value", None)
@@ -127,3 +134,21 @@ def remove_reduction(ctx: Context, node: ir.Node) -> Outcome:
     if axes is None or any(source[axis] != 1 for axis in axes):
         return "the axes are not known to have length 1"
     return drop(ctx, node, node.inputs[0])
+
+
+@rule("drop_zero_state", "LSTM", "GRU", "RNN")
+def drop_zero_state(ctx: Context, node: ir.Node) -> Outcome:
+    """A recurrent layer that begins with zeros, made while the model runs, begins so by itself.
+
+    Every element of the initial state is known to be 0.
+    """
+    inputs = list(node.inputs)
+    for index in (5, 6):
+        if index < len(inputs) and inputs[index] is not None and uniform(ctx, inputs[index]) == 0:
+            inputs[index] = None
+    if inputs == list(node.inputs):
+        return "its initial state is not known to be zeros"
+    while inputs[-1] is None:
+        inputs.pop()
+    ctx.set_inputs(node, inputs)
+    return True

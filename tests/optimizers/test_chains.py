@@ -112,6 +112,18 @@ GRAPHS = {
         "g (float[N,3] x) => (float[N,3] y) {s = Shape(x) z = ConstantOfShape(s) y = Sub(z, x)}",
         {"Sub": 1},
     ),
+    "zero_initial_state": (
+        "g (float[T,N,1] x) => (float[T,1,N,1] y) <float[1,3,1] w = {1,-1,0.5}, float[1,3,1] r = {0.5,1,1}, int64[1] i = {1}, "
+        "int64[1] one = {1}> {s = Shape(x) n = Gather(s, i) k = Concat<axis=0>(one, n, one) z = ConstantOfShape(k) "
+        "y = GRU<hidden_size=1>(x, w, r, , , z)}",
+        {"GRU": 1},
+    ),
+    "initial_state_of_ones": (
+        "g (float[T,N,1] x) => (float[T,1,N,1] y) <float[1,3,1] w = {1,-1,0.5}, float[1,3,1] r = {0.5,1,1}, int64[1] i = {1}, "
+        "int64[1] one = {1}> {s = Shape(x) n = Gather(s, i) k = Concat<axis=0>(one, n, one) "
+        "z = ConstantOfShape<value = float[1] {1.0}>(k) y = GRU<hidden_size=1>(x, w, r, , , z)}",
+        {"GRU": 1, "Shape": 1, "Gather": 1, "Concat": 1, "ConstantOfShape": 1},
+    ),
     "maximum_over_one": (
         "g (float[N,1] x) => (float[N,1] y) {a = ReduceMax<axes=[1]>(x) y = Neg(a)}",
         {"Neg": 1},
