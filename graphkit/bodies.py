@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphkit import dims, dtypes, interpreter
+from graphkit.body_types import BODIES, body_of, infer_bodies, keep, type_of, weakened, without
 from graphkit.conversion import attribute_value, constant_array
 from graphkit.core import Record, Tensor, as_tensor
 from graphkit.dims import Dims
@@ -21,27 +22,13 @@ from graphkit.graph import Graph
 from graphkit.inference import Type
 from graphkit.interpreter import apply
 
-_KEY = "graphkit.body"
 Environment = dict[ir.Value, Tensor | None]
 Outputs = Sequence[Tensor]
-
-BODIES = frozenset({"If", "Loop", "Scan"})
 
 
 def nested(parent: Graph, name: str) -> Graph:
     """A new, empty body inside ``parent``."""
     return keep(Graph(ir.Graph([], [], nodes=[], name=parent.unique(name)), parent=parent))
-
-
-def keep(body: Graph) -> Graph:
-    body.graph.meta[_KEY] = body
-    return body
-
-
-def body_of(graph: ir.Graph) -> Graph | None:
-    """The Graph of a body that was traced or read before."""
-    found = graph.meta.get(_KEY)
-    return found if isinstance(found, Graph) and found.graph is graph else None
 
 
 def records_of(body: Graph) -> Iterator[Record]:
@@ -90,35 +77,6 @@ def set_outputs(body: Graph, results: Iterable[Tensor]) -> None:
             body.graph.outputs.append(value)
 
 
-def type_of(t: Tensor) -> Type:
-    """What is known of a traced tensor; of an eager one, its dtype and dims."""
-    if t.graph is not None and t.value is not None:
-        return t.graph.type_of(t.value)
-    return Type(t.dtype, t.dims)
-
-
-def merge(a: Dims | None, b: Dims | None) -> Dims | None:
-    """The dims of a value that has either of two shapes."""
-    if a is None or b is None or len(a) != len(b):
-        return None
-    return tuple(x if dims.same(x, y) else dims.anonymous() for x, y in zip(a, b, strict=True))
-
-
-def _weakened(assumed: Dims | None, found: Dims | None, loose: set[str]) -> Dims | None:
-    """The part of a state's assumed dims that an iteration keeps; the others get names of their own, kept in ``loose``."""
-    if assumed is None or found is None or len(assumed) != len(found):
-        return None
-    result = []
-    for x, y in zip(assumed, found, strict=True):
-        if x in loose or dims.same(x, y):
-            result.append(x)
-            continue
-        name = dims.anonymous()
-        loose.add(name)
-        result.append(name)
-    return tuple(result)
-
-
 # Making nodes with bodies, under a Graph
 
 
@@ -144,7 +102,7 @@ def make_loop(
     states: Sequence[Tensor],
     step: Callable[..., tuple[Tensor | None, Sequence[Tensor], Sequence[Tensor]]],
 ) -> tuple[Tensor, ...]:
-    """Loop: ``step(i, condition, *states)`` gives the next condition (None: as it was), the next states, scan outputs."""
+    """Loop: ``step(i, condition, *states)`` gives the next condition (None: the same), states, and the scan outputs."""
     parent = _graph()
     states = [parent.capture(s) for s in states]
     assumed = [type_of(s).dims for s in states]
@@ -158,7 +116,7 @@ def make_loop(
             after, carried, stacked = step(i, going, *given)
             results = [body.capture(as_tensor(t)) for t in (going if after is None else after, *carried, *stacked)]
         found = [type_of(t).dims for t in results[1 : 1 + len(states)]]
-        kept = [_weakened(a, f, loose) for a, f in zip(assumed, found, strict=True)]
+        kept = [weakened(a, f, loose) for a, f in zip(assumed, found, strict=True)]
         if kept == assumed:
             break
         assumed = kept
@@ -191,7 +149,7 @@ def make_scan(
             carried, stacked = step(*given)
             results = [body.capture(as_tensor(t)) for t in (*carried, *stacked)]
         found = [type_of(t).dims for t in results[: len(states)]]
-        kept = [_weakened(a, f, loose) for a, f in zip(assumed, found, strict=True)]
+        kept = [weakened(a, f, loose) for a, f in zip(assumed, found, strict=True)]
         if kept == assumed:
             break
         assumed = kept
@@ -218,127 +176,10 @@ def scan_attributes(
     return attributes
 
 
-def without(known: Dims | None, axis: int) -> Dims | None:
-    """Dims without one axis."""
-    if known is None or not known:
-        return None
-    place = axis % len(known)
-    return known[:place] + known[place + 1 :]
-
-
 def _graph() -> Graph:
     current = interpreter.current()
     assert isinstance(current, Graph)
     return current
-
-
-# Reading bodies that exist
-
-
-def infer_bodies(
-    graph: Graph, node: ir.Node, attributes: Mapping[str, Any], inputs: Sequence[Type | None]
-) -> list[Type | None] | None:
-    """The types of the outputs of If, Loop or Scan, read off their bodies (which are read now, if they were not)."""
-    if node.op_type == "If":
-        return _infer_if(graph, node, attributes, inputs)
-    body = attributes.get("body")
-    if not isinstance(body, ir.Graph):
-        return None
-    if node.op_type == "Loop":
-        return _infer_loop(graph, node, body, inputs)
-    return _infer_scan(graph, node, attributes, body, inputs)
-
-
-def _infer_if(
-    graph: Graph, node: ir.Node, attributes: Mapping[str, Any], inputs: Sequence[Type | None]
-) -> list[Type | None]:
-    branches = []
-    for name in ("then_branch", "else_branch"):
-        branch = attributes[name]
-        branches.append(body_of(branch) or read_body(graph, branch, []))
-    then, other = ([b.type_of(v) for v in b.graph.outputs] for b in branches)
-    known = inputs[0].array if inputs and inputs[0] is not None else None
-    if known is None and node.inputs and node.inputs[0] is not None:
-        known = constant_array(node.inputs[0])
-    if known is not None and known.size == 1:
-        return [Type(t.dtype, t.dims, proto=t.proto) for t in (then if known.item() else other)]
-    return [Type(a.dtype, merge(a.dims, b.dims), proto=a.proto) for a, b in zip(then, other, strict=True)]
-
-
-def _infer_loop(graph: Graph, node: ir.Node, body: ir.Graph, inputs: Sequence[Type | None]) -> list[Type | None]:
-    states = [t or Type(dtypes.FLOAT32, None) for t in inputs[2:]]
-    fixed = [Type(dtypes.INT64, ()), Type(dtypes.BOOL, ())]
-    inner = _settled(graph, body, fixed, states, [], 1)
-    results = [inner.type_of(v) for v in body.outputs]
-    n = len(states)
-    carried: list[Type | None] = [Type(t.dtype, t.dims, proto=t.proto) for t in results[1 : 1 + n]]
-    for k, state in enumerate(states):  # with no iteration a state comes out as it went in
-        known = carried[k]
-        if known is not None:
-            known.dims = merge(known.dims, state.dims)
-    return [*carried, *(Type(t.dtype, _stacked(t.dims, dims.anonymous(), 0)) for t in results[1 + n :])]
-
-
-def _infer_scan(
-    graph: Graph, node: ir.Node, attributes: Mapping[str, Any], body: ir.Graph, inputs: Sequence[Type | None]
-) -> list[Type | None]:
-    count = int(attributes["num_scan_inputs"])
-    n = len(node.inputs) - count
-    axes = attributes.get("scan_input_axes") or [0] * count
-    types = [t or Type(dtypes.FLOAT32, None) for t in inputs[: len(node.inputs)]]
-    elements = [Type(t.dtype, without(t.dims, a)) for t, a in zip(types[n:], axes, strict=True)]
-    inner = _settled(graph, body, [], types[:n], elements, 0)
-    results = [inner.type_of(v) for v in body.outputs]
-    length: Any = next((t.dims[a % len(t.dims)] for t, a in zip(types[n:], axes, strict=True) if t.dims), None)
-    if length is None:
-        length = dims.anonymous()
-    placed = attributes.get("scan_output_axes") or [0] * (len(results) - n)
-    stacked: list[Type | None] = [
-        Type(t.dtype, _stacked(t.dims, length, a)) for t, a in zip(results[n:], placed, strict=True)
-    ]
-    return [*(Type(t.dtype, t.dims) for t in results[:n]), *stacked]
-
-
-def _stacked(known: Dims | None, length: Any, axis: int) -> Dims | None:
-    if known is None:
-        return None
-    place = axis % (len(known) + 1)
-    return (*known[:place], length, *known[place:])
-
-
-def _settled(
-    graph: Graph, body: ir.Graph, before: Sequence[Type], states: Sequence[Type], after: Sequence[Type], skip: int
-) -> Graph:
-    """The body read with the dims of its states' initial values, or with what of them every iteration keeps."""
-    found = body_of(body)
-    if found is not None and found.parent is graph:
-        return found
-    assumed = [t.dims for t in states]
-    loose: set[str] = set()
-    while True:
-        types = [Type(t.dtype, d, proto=t.proto) for t, d in zip(states, assumed, strict=True)]
-        inner = read_body(graph, body, [*before, *types, *after])
-        results = [inner.type_of(v).dims for v in body.outputs[skip : skip + len(states)]]
-        kept = [_weakened(a, r, loose) for a, r in zip(assumed, results, strict=True)]
-        if kept == assumed:
-            return inner
-        assumed = kept
-
-
-def read_body(parent: Graph, body: ir.Graph, inputs: Sequence[Type]) -> Graph:
-    """A Graph around a body that exists, with a Record for every node."""
-    inner = Graph(body, parent=parent)
-    for value, type_ in zip(body.inputs, inputs, strict=False):
-        declared = inner._declared(value)
-        if type_.proto is not None or declared.proto is not None:
-            inner._types[value] = declared if declared.proto is not None else type_
-            continue
-        inner._types[value] = Type(type_.dtype if value.type is None else declared.dtype, type_.dims)
-    for value in body.initializers.values():
-        inner._types[value] = inner._declared(value)
-    for node in body:
-        inner.read(node)
-    return keep(inner)
 
 
 # Running the nodes of a graph again, under the current interpreter
@@ -369,15 +210,20 @@ def look_up(env: Environment, value: ir.Value) -> Tensor:
     return found
 
 
+def run_body(body: ir.Graph, given: Sequence[Tensor], env: Environment) -> list[Tensor]:
+    """The nodes of a body once more, under the current Graph."""
+    env.update(zip(body.inputs, given, strict=True))
+    run_nodes(body, env, lambda node, i, a, e: emit_again(node.op_type, i, a, e))
+    return [look_up(env, v) for v in body.outputs]
+
+
 def emit_again(
     op: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], env: Environment
 ) -> tuple[Tensor, ...]:
     """The same If, Loop or Scan once more, under the current Graph; ``env`` holds what its bodies capture."""
 
     def outputs(body: ir.Graph, given: Sequence[Tensor]) -> list[Tensor]:
-        env.update(zip(body.inputs, given, strict=True))
-        run_nodes(body, env, lambda node, i, a, e: emit_again(node.op_type, i, a, e))
-        return [look_up(env, v) for v in body.outputs]
+        return run_body(body, given, env)
 
     if op == "If":
         condition = inputs[0]
@@ -414,3 +260,6 @@ def emit_again(
 def false_like_empty(dtype: dtypes.DType, rank: int | None) -> Any:
     """An array without elements, which stands for a value that the other branch of an If makes."""
     return np.zeros((0,) if rank is None else (0,) * rank, dtype=dtype)
+
+
+__all__ = ["BODIES", "body_of", "infer_bodies", "keep", "without"]

@@ -13,10 +13,12 @@ import numpy as np
 import onnx_ir as ir
 
 from graphkit import dtypes, tree
-from graphkit.bodies import Environment, emit_again, look_up, make_if, make_loop, make_scan, run_nodes
+from graphkit.bodies import Environment, emit_again, infer_bodies, look_up, make_if, make_loop, make_scan, run_nodes
+from graphkit.conversion import attribute_value, captured_values
 from graphkit.core import Tensor, as_tensor
 from graphkit.errors import OperatorError
 from graphkit.graph import Graph
+from graphkit.inference import Type
 from graphkit.interpreter import apply, apply1, current
 from graphkit.methods import constant_ints
 from graphkit.source import here
@@ -195,12 +197,16 @@ def _leaves(value: Any) -> tuple[list[Tensor], tree.Structure]:
 
 
 def _same(
-    a: tuple[tree.Structure, Sequence[Tensor]], b: tuple[tree.Structure, Sequence[Tensor]], what: str, first: str, second: str
-) -> None:  # fmt: skip
+    a: tuple[tree.Structure, Sequence[Tensor]],
+    b: tuple[tree.Structure, Sequence[Tensor]],
+    what: str,
+    first: str,
+    second: str,
+) -> None:
     if a[0] != b[0]:
         raise OperatorError(
-            f"{what} different structures at {here()}: {first} is {_shown(a)}, {second} is {_shown(b)}. Return the same "
-            "tuples, lists and dicts."
+            f"{what} different structures at {here()}: {first} is {_shown(a)}, {second} is {_shown(b)}. Return "
+            "the same tuples, lists and dicts."
         )
     for n, (x, y) in enumerate(zip(a[1], b[1], strict=True)):
         if x.dtype != y.dtype:
@@ -239,9 +245,9 @@ def run_subgraphs(
         assert inputs[0] is not None
         return _outputs(attributes["then_branch" if inputs[0].numpy().reshape(-1)[0] else "else_branch"], (), env)
     if node.op_type == "Loop":
-        return _loop(attributes["body"], inputs, env)
+        return _loop(node, attributes["body"], inputs, env)
     if node.op_type == "Scan":
-        return _scan(attributes, [t for t in inputs if t is not None], env)
+        return _scan(node, attributes, [t for t in inputs if t is not None], env)
     raise OperatorError(f"{node.op_type} node '{node.name}' holds a graph, and graphkit does not know what it does")
 
 
@@ -251,7 +257,7 @@ def _outputs(body: ir.Graph, given: Sequence[Tensor], env: Environment) -> list[
     return [look_up(env, v) for v in body.outputs]
 
 
-def _loop(body: ir.Graph, inputs: Sequence[Tensor | None], env: Environment) -> list[Tensor]:
+def _loop(node: ir.Node, body: ir.Graph, inputs: Sequence[Tensor | None], env: Environment) -> list[Tensor]:
     limit = None if inputs[0] is None else int(inputs[0].numpy().reshape(-1)[0])
     given = inputs[1] if len(inputs) > 1 else None
     going = True if given is None else bool(given.numpy().reshape(-1)[0])
@@ -265,18 +271,28 @@ def _loop(body: ir.Graph, inputs: Sequence[Tensor | None], env: Environment) -> 
         states = results[1 : 1 + n]
         rows.append(results[1 + n :])
     if not rows:
-        return [*states, *(_nothing(v) for v in body.outputs[1 + n :])]
+        return [*states, *_nothing(node, inputs, n, env)]
     return [*states, *(stack([row[k] for row in rows]) for k in range(len(rows[0])))]
 
 
-def _nothing(value: ir.Value) -> Tensor:
-    """The scan output of a loop that ran no iteration."""
-    known = [d if isinstance(d, int) else 0 for d in value.shape] if value.shape is not None else []
-    dtype = dtypes.as_dtype(int(value.dtype)) if value.dtype is not None else dtypes.FLOAT32
-    return Tensor(np.zeros((0, *known), dtype=dtype))
+def _nothing(node: ir.Node, inputs: Sequence[Tensor | None], states: int, env: Environment) -> list[Tensor]:
+    """The scan outputs of a loop that ran no iteration: empty, with the dims that are known without running it."""
+    outer = Graph()
+    for value in captured_values(node):
+        t = look_up(env, value)
+        outer._types[value] = Type(t.dtype, t.dims)
+    attributes = {a.name: attribute_value(a) for a in node.attributes.values()}
+    found = infer_bodies(outer, node, attributes, [None if t is None else Type(t.dtype, t.dims) for t in inputs])
+    assert found is not None
+    empty = []
+    for known in found[states:]:
+        shape = () if known is None or known.dims is None else known.dims[1:]
+        dtype = dtypes.FLOAT32 if known is None else known.dtype
+        empty.append(Tensor(np.zeros((0, *(d if isinstance(d, int) else 0 for d in shape)), dtype=dtype)))
+    return empty
 
 
-def _scan(attributes: Mapping[str, Any], operands: Sequence[Tensor], env: Environment) -> list[Tensor]:
+def _scan(node: ir.Node, attributes: Mapping[str, Any], operands: Sequence[Tensor], env: Environment) -> list[Tensor]:
     body, count = attributes["body"], int(attributes["num_scan_inputs"])
     n = len(operands) - count
     outputs = len(body.outputs) - n
@@ -294,7 +310,7 @@ def _scan(attributes: Mapping[str, Any], operands: Sequence[Tensor], env: Enviro
         states = results[:n]
         rows.append(results[n:])
     if not rows:
-        return [*states, *(_nothing(v) for v in body.outputs[n:])]
+        return [*states, *_nothing(node, operands, n, env)]
     placed = attributes.get("scan_output_axes") or [0] * outputs
     turned = attributes.get("scan_output_directions") or [0] * outputs
     stacked = []

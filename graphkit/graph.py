@@ -364,7 +364,7 @@ class Graph:
         types = [None if t is None or t.value is None else self.type_of(t.value) for t in inputs]
         proto = None
         outer_types: dict[str, onnx.TypeProto] = {}
-        from graphkit.bodies import BODIES, infer_bodies
+        from graphkit.body_types import BODIES, infer_bodies
 
         found: list[Type | None] | None = None
         if node.op_type in BODIES and not node.domain:

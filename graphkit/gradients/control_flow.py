@@ -8,19 +8,8 @@ from graphkit import dims, dtypes, interpreter
 from graphkit.bodies import add_input, inputs_of, outputs_of, records_of, scan_attributes, set_outputs
 from graphkit.core import Key, Record, Tensor
 from graphkit.gradients.elementwise import Entries
-from graphkit.gradients.reverse import (
-    Reverse,
-    ReverseBranch,
-    ReverseLoop,
-    ReverseScan,
-    add_output,
-    body,
-    current_graph,
-    leading,
-    own_record,
-    pull,
-    reached,
-)
+from graphkit.gradients.reverse import Reverse, ReverseBranch, ReverseLoop, ReverseScan, add_output
+from graphkit.gradients.reverse_pass import body, current_graph, leading, own_record, pull, reached
 from graphkit.gradients.shapes import constant, static_value, zeros_like
 from graphkit.gradients.table import gradient
 from graphkit.graph import Graph
@@ -90,9 +79,16 @@ class _Plan:
     """
 
     def __init__(
-        self, r: Record, own: Record, forward: Graph, states: Sequence[Tensor], results: Sequence[Tensor], gs: Sequence[Tensor | None],
-        first: int, elements: Sequence[Tensor] = (),
-    ) -> None:  # fmt: skip
+        self,
+        r: Record,
+        own: Record,
+        forward: Graph,
+        states: Sequence[Tensor],
+        results: Sequence[Tensor],
+        gs: Sequence[Tensor | None],
+        first: int,
+        elements: Sequence[Tensor] = (),
+    ) -> None:
         n = len(states)
         self.records = list(records_of(forward))
         self.states, self.results = states, results
@@ -118,6 +114,7 @@ class _Plan:
         self.carried = sorted(down & up)
         self.sums = captured
         self.elements = [t for t in elements if t.key in live]
+        self.steady = all(dims.same_dims(states[k].dims, results[k].dims) for k in self.carried)
 
     def start(self, gs: Sequence[Tensor | None], finals: Sequence[Tensor]) -> list[Tensor]:
         """The cotangents of the final states, and sums of nothing yet."""
@@ -142,7 +139,7 @@ class _Plan:
         after = []
         for k, g in zip(self.carried, given[:n], strict=True):
             key = self.states[k].key
-            after.append(found[key] if key in found else zeros_like(g))
+            after.append(found[key] if key in found else zeros_like(g if self.steady else self.states[k]))
         for t, total in zip(self.sums, given[n:], strict=True):
             after.append(apply1("Add", total, found[t.key]) if t.key in found else total)
         return after, [found[t.key] if t.key in found else zeros_like(t) for t in self.elements]

@@ -1,29 +1,28 @@
 """What the gradients of If, Loop and Scan share: bodies that run the reverse pass over another body.
 
-The reverse pass of a body is traced in a body of its own, a ``Reverse``. Whenever a gradient rule in it asks for a value
-of the forward body, that value becomes one more output of the forward node: of If as it is, of Loop and Scan stacked
-over the iterations. So exactly what the gradient needs is kept, and nothing else.
+The reverse pass of a body is traced in a body of its own, a ``Reverse``. Whenever a gradient rule in it asks for a
+value of the forward body, that value becomes one more output of the forward node: of If as it is, of Loop and Scan
+stacked over the iterations. So exactly what the gradient needs is kept, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from graphkit import dims, dtypes, interpreter
-from graphkit.bodies import body_of, emit_again, false_like_empty, inputs_of, keep, without
+from graphkit.bodies import emit_again, false_like_empty, inputs_of, make_loop, run_body
+from graphkit.body_types import BODIES, keep, without
 from graphkit.conversion import constant_array
 from graphkit.core import Key, Record, Tensor, as_tensor
 from graphkit.dims import Dims
-from graphkit.errors import GradientError
-from graphkit.gradients.table import PULLBACK, reason_against
 from graphkit.graph import Graph
 from graphkit.inference import Type
 from graphkit.interpreter import Attributes
 
 _RANDOM = frozenset(
-    "RandomNormal RandomUniform RandomNormalLike RandomUniformLike Bernoulli Multinomial Dropout If Loop Scan".split()
+    "RandomNormal RandomUniform RandomNormalLike RandomUniformLike Bernoulli Multinomial Dropout".split()
 )
 
 
@@ -45,6 +44,10 @@ class Reverse(Graph):
         self.record = record
         self._read: dict[Key, Tensor] = {}
         self._fixed: dict[ir.Value, bool] = {}
+        self._again: dict[int, Record] = {}
+        # Dims that every iteration sees alike: those of the outer values that go in.
+        outer = [t.dims for t in record.inputs if t is not None and t.dims is not None]
+        self._steady = {d for known in outer for d in known if isinstance(d, str)}
 
     def capture(self, t: Tensor) -> Tensor:
         """The reverse body's tensor for a value of the forward body; anything else as usual."""
@@ -52,7 +55,16 @@ class Reverse(Graph):
             return super().capture(t)
         found = self._read.get(t.key)
         if found is None:
-            found = self._read[t.key] = self._again(t) or self.read_saved(t)
+            array = constant_array(t.value)
+            if array is not None:
+                literal = as_tensor(array)
+                literal.literal = True
+                found = super().capture(literal)
+            elif self.stacking and self._made_again(t):
+                found = self._make_again(t)
+            else:
+                found = self.read_saved(t)
+            self._read[t.key] = found
         return found
 
     def apply(
@@ -64,28 +76,55 @@ class Reverse(Graph):
             return self.forward.apply(op, (first,), attributes, 1, domain)
         return super().apply(op, inputs, attributes, outputs, domain)
 
-    def _again(self, t: Tensor) -> Tensor | None:
-        """A constant, or a value that every iteration computes alike from outer ones: made once more, not saved."""
+    def _made_again(self, t: Tensor) -> bool:
+        """Whether to compute a value of the forward body once more instead of saving it.
+
+        That is so if every iteration computes the same of outer values, and if its shape may differ from iteration to
+        iteration, so that it could not be stacked.
+        """
         assert t.value is not None
-        array = constant_array(t.value)
-        if array is not None:
-            literal = as_tensor(array)
-            literal.literal = True
-            return super().capture(literal)
-        if not self._is_fixed(t.value):
-            return None
+        record = t.record
+        if record is None or record.op in _RANDOM or t.value.is_graph_input():
+            return False
+        if record.op not in BODIES and self._is_fixed(t.value):
+            return True
+        return not self.is_steady(t)
+
+    def is_steady(self, t: Tensor) -> bool:
+        """Whether the value has one shape in all iterations."""
+        known = t.dims
+        return known is not None and all(not dims.is_anonymous(d) or d in self._steady for d in known)
+
+    def _make_again(self, t: Tensor) -> Tensor:
         record = t.record
         assert record is not None
-        made = super().apply(record.op, record.inputs, record.attributes, len(record.made), record.domain)
+        if record.op in BODIES:
+            made: Sequence[Tensor] = self.emitted(record).outputs
+        else:
+            made = super().apply(record.op, record.inputs, record.attributes, len(record.made), record.domain)
         for old, new in zip(record.made, made, strict=True):
-            self._read[old.key] = new
+            self._read.setdefault(old.key, new)
             self.declare(new, old.dims)
         return made[t.index]
 
+    def emitted(self, r: Record) -> Record:
+        """A forward node with bodies once more, in this graph."""
+        found = self._again.get(id(r))
+        if found is None:
+            count = len(r.inputs) - r.captured
+            env: dict[ir.Value, Tensor | None] = {
+                t.value: t for t in r.inputs[count:] if t is not None and t.value is not None
+            }
+            with interpreter.using(self):
+                found = emit_again(r.op, r.inputs[:count], r.attributes, env)[0].record
+            assert found is not None
+            for new, old in zip(found.made, r.made, strict=False):
+                new.graph.declare(new, old.dims)
+            self._again[id(r)] = found
+        return found
+
     def _is_fixed(self, value: ir.Value) -> bool:
-        """Whether the value of every iteration is the same, and cheap enough to make again."""
-        if not self.stacking:
-            return False
+        """Whether the value of every iteration is the same."""
         found = self._fixed.get(value)
         if found is None:
             producer = value.producer()
@@ -94,7 +133,9 @@ class Reverse(Graph):
             elif producer is None or producer.graph is not self.forward.graph:
                 found = True  # a constant, or of an outer graph
             else:
-                found = producer.op_type not in _RANDOM and all(v is None or self._is_fixed(v) for v in producer.inputs)
+                found = producer.op_type not in _RANDOM | BODIES and all(
+                    v is None or self._is_fixed(v) for v in producer.inputs
+                )
             self._fixed[value] = found
         return found
 
@@ -136,8 +177,11 @@ class ReverseLoop(Reverse):
             self.index = self.apply("Sub", (last, j), None, 1, "")[0]
         self._read[inputs_of(forward)[0].key] = self.index
         self._read[inputs_of(forward)[1].key] = going
+        self._sequences: dict[Key, Tensor] = {}
 
     def read_saved(self, t: Tensor) -> Tensor:
+        if t.value is not None and t.value.is_graph_input() and not self.is_steady(t):
+            return self._changing(t)
         return self.row(add_output(self.record, self.forward, t, _stack_type(t)), t.dims)
 
     def row(self, stack: Tensor, known: Dims | None) -> Tensor:
@@ -145,6 +189,44 @@ class ReverseLoop(Reverse):
         part = self.apply("Gather", (stack, self.index), {"axis": 0}, 1, "")[0]
         self.declare(part, known)
         return part
+
+    def _changing(self, t: Tensor) -> Tensor:
+        """A state that has another shape in every iteration: kept in a sequence, by a second run of the loop."""
+        if not self._sequences:
+            states = inputs_of(self.forward)[2:]
+            places = [k for k, s in enumerate(states) if not self.is_steady(s)]
+            assert self.parent is not None
+            with interpreter.using(self.parent):
+                made = self._collect(len(states), places)
+            self._sequences = {states[k].key: sequence for k, sequence in zip(places, made, strict=True)}
+        part = self.apply("SequenceAt", (self._sequences[t.key], self.index), None, 1, "")[0]
+        self.declare(part, t.dims)
+        return part
+
+    def _collect(self, n: int, places: Sequence[int]) -> Sequence[Tensor]:
+        r = self.record
+        count = len(r.inputs) - r.captured
+        body = self.forward.graph
+        empty = [
+            interpreter.apply1(
+                "SequenceEmpty", dtype=dtypes.to_onnx(dtypes.as_dtype(inputs_of(self.forward)[2 + k].dtype))
+            )
+            for k in places
+        ]
+
+        def step(i: Tensor, going: Tensor, *given: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+            env: dict[ir.Value, Tensor | None] = {
+                t.value: t for t in r.inputs[count:] if t is not None and t.value is not None
+            }
+            made = run_body(body, (i, going, *given[:n]), env)
+            longer = [
+                interpreter.apply1("SequenceInsert", sequence, given[k])
+                for k, sequence in zip(places, given[n:], strict=True)
+            ]
+            return made[0], [*made[1 : 1 + n], *longer], []
+
+        states = [t for t in r.inputs[2:count] if t is not None]
+        return make_loop(r.inputs[0], r.inputs[1], [*states, *empty], step)[n:]
 
 
 class ReverseScan(Reverse):
@@ -231,74 +313,3 @@ def add_output(record: Record, body: Graph, t: Tensor, type_: Type) -> Tensor:
     result.record, result.index = record, place
     made.append(result)
     return result
-
-
-def current_graph() -> Graph:
-    graph = interpreter.current()
-    assert isinstance(graph, Graph)
-    return graph
-
-
-def own_record(r: Record) -> Record:
-    """The record whose node may be given more outputs: r itself, or the same node again in the current graph.
-
-    Inside the reverse pass of a Loop, an inner node is run once more: what it would save may have another shape in
-    every outer iteration (another number of inner iterations, another branch), so it could not be stacked.
-    """
-    home: Graph = r.made[0].graph
-    graph: Graph | None = current_graph()
-    while graph is not None:
-        if graph is home or (isinstance(graph, Reverse) and not graph.stacking and graph.forward is home):
-            return r
-        graph = graph.parent
-    count = len(r.inputs) - r.captured
-    env: dict[ir.Value, Tensor | None] = {t.value: t for t in r.inputs[count:] if t is not None and t.value is not None}
-    again = emit_again(r.op, [None if t is None else t for t in r.inputs[:count]], r.attributes, env)
-    record = again[0].record
-    assert record is not None
-    for new, old in zip(record.made, r.made, strict=False):
-        new.graph.declare(new, old.dims)
-    return record
-
-
-def body(r: Record, name: str = "body") -> Graph:
-    found = body_of(r.attributes[name])
-    if found is None:
-        raise GradientError(f"the body of {r.describe()} was never read")
-    return found
-
-
-def passes(r: Record) -> bool:
-    return not r.stopped and reason_against(r.op, r.domain) is None
-
-
-def reached(records: Iterable[Record], outputs: Iterable[Tensor]) -> set[Key]:
-    """What the outputs depend on by differentiable ways; the records last first."""
-    live = {t.key for t in outputs if dtypes.is_float(t.dtype)}
-    for r in records:
-        if passes(r) and any(t.key in live for t in r.made):
-            live.update(t.key for t in r.inputs if t is not None and dtypes.is_float(t.dtype))
-    return live
-
-
-def leading(records: Sequence[Record], wanted: Iterable[Key]) -> set[Key]:
-    """What depends on the wanted values; the records last first."""
-    live = set(wanted)
-    for r in reversed(records):
-        if passes(r) and any(t is not None and t.key in live and dtypes.is_float(t.dtype) for t in r.inputs):
-            live.update(t.key for t in r.made)
-    return live
-
-
-def pull(
-    records: Sequence[Record], cotangents: Sequence[tuple[Tensor, Tensor]], wanted: Sequence[Tensor]
-) -> dict[Key, Tensor]:
-    """The reverse pass over a body, under the current Reverse: the cotangents of the wanted values."""
-    start: dict[Key, Tensor] = {}
-    for output, cotangent in cotangents:
-        already = start.get(output.key)
-        start[output.key] = cotangent if already is None else interpreter.apply1("Add", already, cotangent)
-    keys = {t.key: t for t in wanted}
-    down, up = reached(records, [t for t, _ in cotangents]), leading(records, keys)
-    chosen = [r for r in records if passes(r) and any(t.key in down and t.key in up for t in r.made)]
-    return PULLBACK[0](chosen, start, keys)
