@@ -42,7 +42,7 @@ def random_inputs(
     check_dims(sizes, ports)
     feeds = dict(given or {})
     for one in ports:
-        shape = getattr(feeds.get(one.name), "shape", None)
+        shape = _shape_of(feeds.get(one.name))
         if shape is not None and one.dims is not None and len(shape) == len(one.dims):
             named = {n: s for n, s in zip(one.dims, shape, strict=True) if isinstance(n, str) and not is_anonymous(n)}
             sizes = named | sizes
@@ -52,6 +52,15 @@ def random_inputs(
         if one.name not in feeds and one.required and not one.nullable:
             feeds[one.name] = _draw(one, sizes, generator, bounds.get(one.name, 2))
     return feeds
+
+
+def _shape_of(value: Any) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    try:
+        return np.shape(value)
+    except ValueError:  # ragged: the runtime says so when it is fed
+        return None
 
 
 def model_inputs(model: ir.Model) -> list[Port]:

@@ -14,21 +14,40 @@ if TYPE_CHECKING:
 
 @click.command("inspect")
 @click.argument("model")
-@click.option(
-    "--dim",
-    "dims",
-    multiple=True,
-    metavar="NAME=SIZE",
-    callback=options.sizes,
-    help="The size of a symbolic dimension (x.0: the first of x, if it has no name); 1 if not given.",
-)
+@options.feeding
 @click.option("--text", is_flag=True, help="List the graph instead, one line an operator.")
+@click.option(
+    "--gradients", metavar="NAME", help="Show the gradient of this scalar output for every parameter instead."
+)
 @options.as_json
-def command(model: str, dims: dict[str, int], text: bool, as_json: bool) -> None:
+def command(
+    model: str,
+    single: dict[str, str],
+    file: str | None,
+    random: bool,
+    cast: bool,
+    dims: dict[str, int],
+    seed: int,
+    text: bool,
+    gradients: str | None,
+    as_json: bool,
+) -> None:
     """Show MODEL's operators with counts and FLOPs, its parameters, opset, inputs and outputs.
 
-    A multiplication and an addition count as two operations; symbolic dimensions count as 1 or as --dim says.
+    A multiplication and an addition count as two operations; symbolic dimensions count as 1 or as --dim says. With
+    --gradients the model is run on the inputs given, or on made-up ones.
     """
+    del random  # what is not given is made up here in any case
+    if gradients is not None:
+        from graphkit.cli.gradients import show_gradients
+        from graphkit.exporters.inputs import model_inputs
+        from graphkit.modelfile import read_model
+
+        feeds = options.read_feeds(model_inputs(read_model(model)), single, file, cast)
+        show_gradients(model, gradients, feeds, dims, seed, as_json=as_json)
+        return
+    if single or file:
+        raise click.UsageError("--input and --inputs go with --gradients")
     if text:
         from graphkit.exporters.picture import listing
 

@@ -217,6 +217,20 @@ def test_inspect(graphkit: Invoke) -> None:
     assert "Add(x, x)" in graphkit("inspect", "double.onnx", "--text")[1]
 
 
+def test_inspect_gradients(graphkit: Invoke) -> None:
+    code, out, _ = graphkit("inspect", "loss.onnx", "--gradients", "loss", "--input", "x=[[3, 4]]", "--json")
+    report = json.loads(out)
+    assert code == 0
+    assert report["parameters"] == [{"name": "w", "shape": [2], "norm": pytest.approx(5**0.5), "gradient_norm": 5}]
+    out = graphkit("inspect", "loss.onnx", "--gradients", "loss", "--dim", "N=3")[1]
+    assert "gradient norm" in out
+    code, _, err = graphkit("inspect", "loss.onnx", "--gradients", "los")
+    assert (code, "los" in err) == (1, True)
+    code, _, err = graphkit("inspect", "neg.onnx", "--gradients", "y")
+    assert (code, "no floating-point initializers" in err) == (1, True)
+    assert graphkit("inspect", "loss.onnx", "--input", "x=[[3, 4]]")[0] == 2
+
+
 def test_optimize(graphkit: Invoke) -> None:
     code, out, err = graphkit("optimize", "twice.onnx", "-o", "o.onnx", "--report", "r.json")
     assert (code, err) == (0, "")

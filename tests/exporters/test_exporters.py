@@ -62,6 +62,7 @@ def test_made_up_inputs_fit_and_repeat() -> None:
     assert not np.array_equal(first["x"], random_inputs(proto, {"N": 50, "K": 3}, seed=1)["x"])
     given = random_inputs(proto, given={"x": np.zeros((9, 2), "f")})
     assert given["ids"].shape == (9, 1)
+    assert random_inputs(proto, given={"x": [[1, 2]] * 4})["ids"].shape == (4, 1)
 
 
 def test_dimensions_without_a_name_are_named_by_place() -> None:
