@@ -252,12 +252,11 @@ def _keep_output(graph: Graph, t: Tensor, name: str) -> None:
 
 
 def _drop_loss(model: ir.Model, loss: str) -> None:
-    """Leave out the loss, and the inputs that only it reads, unless it is all that the model computes."""
+    """Leave out the loss and the inputs that only it reads (the labels), if there are such and other outputs."""
     graph = model.graph
     kept = [v for v in graph.outputs if v.name != loss]
     if not kept or len(kept) == len(graph.outputs):
         return
-    graph.outputs[:] = kept
     needed: set[ir.Value] = set(kept)
     for node in reversed(list(graph)):
         if any(v in needed for v in node.outputs):
@@ -265,6 +264,8 @@ def _drop_loss(model: ir.Model, loss: str) -> None:
             needed.update(v for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH
                           for inner in ir.traversal.RecursiveGraphIterator(a.as_graph()) for v in inner.inputs
                           if v is not None)  # fmt: skip
-    graph.inputs[:] = [v for v in graph.inputs if v in needed]
+    if not all(v in needed for v in graph.inputs):
+        graph.outputs[:] = kept
+        graph.inputs[:] = [v for v in graph.inputs if v in needed]
 
 
