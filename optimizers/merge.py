@@ -22,8 +22,8 @@ _MAX_COMPARED: Final = 1024
 def merge_common(ctx: Context) -> int:
     """Nodes that compute the same from the same inputs become one.
 
-    Same operator, inputs and attributes, bit for bit (0.0 is not -0.0); never random nodes, and never two weights that
-    happen to be equal, which are different inputs.
+    Same operator, inputs and attributes, bit for bit (0.0 is not -0.0), or integers known to be the same dimensions;
+    never random nodes, and never two weights that happen to be equal, which are different inputs.
     """
     return sum(_merge_graph(ctx, graph, {}) for graph in ctx.graphs())
 
@@ -38,6 +38,9 @@ def _merge_graph(ctx: Context, graph: ir.Graph, outer: dict[Hashable, ir.Node]) 
             for body in bodies:
                 done += _merge_graph(ctx, body, seen)
             continue
+        if _merge_content(ctx, node, seen):
+            done += 1
+            continue
         key = _key(node) if ctx.pure(node) else None
         if key is None:
             continue
@@ -45,6 +48,23 @@ def _merge_graph(ctx: Context, graph: ir.Graph, outer: dict[Hashable, ir.Node]) 
         if first is not node and _merge(ctx, node, first):
             done += 1
     return done
+
+
+def _merge_content(ctx: Context, node: ir.Node, seen: dict[Hashable, ir.Node]) -> bool:
+    """Merge a node with an earlier one that holds the same integers, however the two come by them.
+
+    The length of a sequence, say, is asked of every layer's own value, and is the same each time.
+    """
+    if len(node.outputs) != 1 or ctx.tensor(node.outputs[0]) is not None:
+        return False
+    fact = ctx.facts(node.outputs[0])
+    if fact.content is None or not fact.content:
+        return False
+    first = seen.setdefault(("content", fact.dtype, fact.shape, fact.content), node)
+    if first is node or not ctx.replace(node.outputs[0], first.outputs[0]):
+        return False
+    ctx.account.rewritten.append(node.name or node.op_type)
+    return ctx.remove(node)
 
 
 def _merge(ctx: Context, node: ir.Node, first: ir.Node) -> bool:

@@ -113,13 +113,15 @@ GRAPHS = {
         {"Sub": 1},
     ),
     "zero_initial_state": (
-        "g (float[T,N,1] x) => (float[T,1,N,1] y) <float[1,3,1] w = {1,-1,0.5}, float[1,3,1] r = {0.5,1,1}, int64[1] i = {1}, "
+        "g (float[T,N,1] x) => (float[T,1,N,1] y) <float[1,3,1] w = {1,-1,0.5}, float[1,3,1] r = {0.5,1,1}, "
+        "int64[1] i = {1}, "
         "int64[1] one = {1}> {s = Shape(x) n = Gather(s, i) k = Concat<axis=0>(one, n, one) z = ConstantOfShape(k) "
         "y = GRU<hidden_size=1>(x, w, r, , , z)}",
         {"GRU": 1},
     ),
     "initial_state_of_ones": (
-        "g (float[T,N,1] x) => (float[T,1,N,1] y) <float[1,3,1] w = {1,-1,0.5}, float[1,3,1] r = {0.5,1,1}, int64[1] i = {1}, "
+        "g (float[T,N,1] x) => (float[T,1,N,1] y) <float[1,3,1] w = {1,-1,0.5}, float[1,3,1] r = {0.5,1,1}, "
+        "int64[1] i = {1}, "
         "int64[1] one = {1}> {s = Shape(x) n = Gather(s, i) k = Concat<axis=0>(one, n, one) "
         "z = ConstantOfShape<value = float[1] {1.0}>(k) y = GRU<hidden_size=1>(x, w, r, , , z)}",
         {"GRU": 1, "Shape": 1, "Gather": 1, "Concat": 1, "ConstantOfShape": 1},

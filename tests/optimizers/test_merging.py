@@ -28,6 +28,17 @@ GRAPHS = {
         "g (float[N] x) => (float[N] y) {a = LeakyRelu<alpha=0.1>(x) b = LeakyRelu<alpha=0.2>(x) y = Add(a, b)}",
         {"LeakyRelu": 2, "Add": 1},
     ),
+    "same_length_asked_twice": (
+        "g (float[N,3] x) => (float[N,3] y, int64 a, int64 b) <int64 zero = {0}, int64 two = {2}> "
+        "{y = Exp(x) s = Shape(x) t = Shape(y) n = Gather(s, zero) m = Gather(t, zero) a = Neg(n) p = Add(m, "
+        "m) b = Mul(two, n)}",
+        {"Exp": 1, "Shape": 1, "Gather": 1, "Neg": 1, "Add": 1},
+    ),
+    "other_length": (
+        "g (float[N,3] x, float[M,3] z) => (int64 a, int64 b) <int64 zero = {0}> "
+        "{s = Shape(x) t = Shape(z) n = Gather(s, zero) m = Gather(t, zero) a = Neg(n) b = Abs(m)}",
+        {"Shape": 2, "Gather": 2, "Neg": 1},
+    ),
     "both_are_outputs": ("g (float[N] x) => (float[N] y, float[N] z) {y = Exp(x) z = Exp(x)}", {"Exp": 2}),
     "one_is_an_output": (
         "g (float[N] x) => (float[N] y, float[N] z) {y = Exp(x) a = Exp(x) z = Neg(a)}",
