@@ -50,7 +50,8 @@ def command(
         session = Session(path, device, threads, not no_optimizations)
         loading.append(time.perf_counter() - started)
         sessions.append(session)
-        feeds.append(random_inputs(path, dims, seed, options.read_feeds(session.inputs, single, file, cast)))
+        sizes = dims if path == models[0] else options.dims_of(path, dims)
+        feeds.append(random_inputs(path, sizes, seed, options.read_feeds(session.inputs, single, file, cast)))
     times = _times(sessions, feeds, repeat, warmup)
     rows = [_row(*one) for one in zip(models, loading, times, strict=True)]
     if as_json:

@@ -52,7 +52,7 @@ def command(
     feeds = random_inputs(first, dims, seed, options.read_feeds(sessions[0].inputs, single, file, cast))
     expected, got = (session.run(feeds) for session in sessions)
     differences = compare_outputs(expected, got, rtol=rtol, atol=atol)
-    summaries = [summarize(path, dims) for path in (first, second)]
+    summaries = [summarize(path, options.dims_of(path, dims)) for path in (first, second)]
     wrong = [difference.name for difference in differences if not difference.agrees]
     if as_json:
         output.emit_json(

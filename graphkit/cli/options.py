@@ -94,6 +94,15 @@ def sizes(ctx: click.Context, parameter: click.Parameter, given: Sequence[str]) 
     return found
 
 
+def dims_of(model: str, dims: Mapping[str, int]) -> dict[str, int]:
+    """Return those of ``dims`` that a model's inputs have: models beside each other may name them differently."""
+    from graphkit.exporters.inputs import model_inputs, symbolic_dims
+    from graphkit.modelfile import read_model
+
+    known = symbolic_dims(model_inputs(read_model(model)))
+    return {name: size for name, size in dims.items() if name in known}
+
+
 def read_feeds(ports: Sequence[Port], single: Mapping[str, str], file: str | None, cast: bool) -> dict[str, Any]:
     """Return what ``--inputs`` and ``--input`` name, by input; the runtime checks that it fits."""
     from graphkit.errors import InputError

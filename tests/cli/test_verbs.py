@@ -244,6 +244,12 @@ def test_compare(graphkit: Invoke) -> None:
     code, out, err = graphkit("compare", "double.onnx", "twice.onnx", "--dim", "batch=3")
     assert (code, err) == (0, "")
     assert "agrees" in out
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[rows, 2] x) => (float[rows, 2] y) {y = Add(x, x)}'
+    )
+    onnx.save(proto, "rows.onnx")
+    assert graphkit("compare", "double.onnx", "rows.onnx", "--dim", "batch=3")[0] == 0
+    assert graphkit("bench", "double.onnx", "rows.onnx", "--dim", "batch=3", "--repeat", "2")[0] == 0
     code, out, _ = graphkit("compare", "double.onnx", "neg.onnx", "--json")
     report = json.loads(out)
     assert (code, report["agree"], report["outputs"][0]["agrees"]) == (1, False, False)
@@ -298,14 +304,17 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
     def seconds(*arguments: str) -> float:
-        best = 9.0
-        for _ in range(5):
-            started = time.perf_counter()
-            subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
-            best = min(best, time.perf_counter() - started)
-        return best
+        started = time.perf_counter()
+        subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+        return time.perf_counter() - started
 
-    assert seconds("-m", "graphkit.cli", "--help") - seconds("-c", "pass") < 0.15
+    bare, help_page = [], []
+    for _ in range(10):  # the least of several, since the machine may be busy; the first that is quick will do
+        bare.append(seconds("-c", "pass"))
+        help_page.append(seconds("-m", "graphkit.cli", "--help"))
+        if min(help_page) - min(bare) < 0.15:
+            return
+    pytest.fail(f"the help page took {min(help_page) - min(bare):.3f} s longer than nothing")
 
 
 def test_a_fault_of_ours_is_a_message_too(graphkit: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
