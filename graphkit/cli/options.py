@@ -12,6 +12,7 @@ import click
 if TYPE_CHECKING:
     from graphkit.runtime import Port
 
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -114,6 +115,9 @@ def read_feeds(ports: Sequence[Port], single: Mapping[str, str], file: str | Non
     declared = {one.name: one for one in ports}
     for name, text in single.items():
         feeds[name] = _read_value(name, text, declared.get(name))
+    for name, value in feeds.items():
+        if name in declared and declared[name].dtype != object:
+            feeds[name] = _numbers(value)
     if cast:
         for name, value in feeds.items():
             one = declared.get(name)
@@ -123,6 +127,13 @@ def read_feeds(ports: Sequence[Port], single: Mapping[str, str], file: str | Non
                 except (TypeError, ValueError) as error:
                     raise InputError(f"input '{name}' cannot be converted to {one.type}: {error}") from error
     return feeds
+
+
+def _numbers(value: Any) -> Any:
+    """Return JSON with the numbers that it lacks, which ``--json`` writes as text, as numbers."""
+    if isinstance(value, list):
+        return [_numbers(element) for element in value]
+    return float(value) if isinstance(value, str) and value in _NOT_FINITE else value
 
 
 def read_file(path: Path) -> Any:

@@ -16,7 +16,7 @@ from graphkit.errors import GraphkitError, InputError, ModelFileError, did_you_m
 from graphkit.modelfile import ModelLike, borrow_model
 
 from .devices import Device, create_session, find_device
-from .feeds import Port, check_feeds_finite, port, prepare
+from .feeds import FeedCheck, Port, check_feeds_finite, port
 from .hazards import hazardous_optimizers
 from .values import is_bridged, to_array, to_value
 
@@ -101,7 +101,7 @@ class Session:
             if value.name not in given or value.name in overridable
         )
         self.outputs: tuple[Port, ...] = tuple(port(value) for value in graph.outputs)
-        self._constants = frozenset(name for name in given if name and name not in overridable)
+        self._check = FeedCheck(self.inputs, (name for name in given if name and name not in overridable))
         self._output_names = [one.name for one in self.outputs]
         self._made_by: dict[tuple[str, str], list[str]] = {}
         for node in graph.all_nodes():
@@ -149,7 +149,7 @@ class Session:
         self, inputs: Any = (), outputs: Sequence[str] | None = None, *, check_finite: bool = False
     ) -> dict[str, np.ndarray[Any, Any]]:
         """Run the model on ``inputs`` and return all outputs, or those named, by name."""
-        ready = prepare(self.inputs, inputs, self._constants)
+        ready = self._check(inputs)
         if check_finite:
             check_feeds_finite(ready)
         names = self._output_names if outputs is None else self.check_outputs(outputs)

@@ -17,7 +17,7 @@ from graphkit.errors import GraphkitError, InputError, did_you_mean
 from graphkit.modelfile import ModelLike
 
 from .devices import Device
-from .feeds import Port, prepare
+from .feeds import FeedCheck, Port, prepare
 from .session import Session
 from .values import allocate, is_bridged, overwrite, to_array, to_value
 
@@ -117,14 +117,14 @@ class StepSession:
         names_out = [one.name for one in self.session.outputs if one.name not in kept] if outputs is None else outputs
         self._outputs = self.session.check_outputs(names_out)
         self._known = [(one.name, one.dtype) for one in self.inputs]
-        self._shapes: list[tuple[int, ...]] | None = None
+        self._check = FeedCheck(self.inputs)
         # bind_input takes numpy arrays as they are, but knows neither other element types nor overridable initializers.
         self._plain = all(is_bridged(one.dtype) and one.kind == "tensor" and one.required for one in self.inputs)
         self._plain_outputs = all(
             is_bridged(one.dtype) and one.kind == "tensor" for one in self.session.outputs if one.name in self._outputs
         )
         self._host = onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()
-        self._bound: Any = None
+        self._bound: frozenset[str] | None = None
         self._bindings = self._bind_both()
         inner: Any = self.session.runtime_session._sess
         self._run = inner.run_with_iobinding
@@ -139,12 +139,10 @@ class StepSession:
 
         A step that fails leaves the state as it was.
         """
-        if not self._fits(batch):
-            batch = prepare(self.inputs, batch)
-            self._shapes = [getattr(batch.get(name), "shape", ()) for name, _ in self._known]
-            if batch.keys() != self._bound:  # an optional input that is left out must not keep its last value
-                self._bound = batch.keys()
-                self._bindings = self._bind_both()
+        batch = self._check(batch)
+        if batch.keys() != self._bound:  # an optional input that is left out must not keep its last value
+            self._bound = frozenset(batch)
+            self._bindings = self._bind_both()
         binding = self._bindings[self._state.side]
         if self._plain:
             for name, array in batch.items():
@@ -175,18 +173,6 @@ class StepSession:
     def load_state(self, arrays: Mapping[str, Any]) -> None:
         """Overwrite the state; every name must be there, with the dtype and shape it has."""
         self._state.load(prepare(self._state_ports, arrays))
-
-    def _fits(self, batch: Any) -> bool:
-        """Whether a batch is like the one before it, which was checked; most steps stop here."""
-        if self._shapes is None or type(batch) is not dict or len(batch) != len(self._known):
-            return False
-        for (name, dtype), shape in zip(self._known, self._shapes, strict=True):
-            array = batch.get(name)
-            if type(array) is not np.ndarray or array.dtype is not dtype or array.shape != shape:
-                return False
-            if not array.flags.c_contiguous:
-                return False
-        return True
 
     def _check_pairs(self, names: Sequence[str]) -> None:
         outputs = {one.name: one for one in self.session.outputs}

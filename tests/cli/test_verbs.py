@@ -124,6 +124,9 @@ def test_numbers_that_json_lacks(graphkit: Invoke) -> None:
     np.save("x.npy", np.array([[np.nan, np.inf]], "float32"))
     code, out, _ = graphkit("run", "neg.onnx", "--input", "x=x.npy", "--json")
     assert (code, json.loads(out)["outputs"]["y"]["data"]) == (0, [["NaN", "-Infinity"]])
+    Path("feeds.json").write_text(json.dumps({"x": [["NaN", "-Infinity"]]}))
+    code, out, _ = graphkit("run", "neg.onnx", "--inputs", "feeds.json", "--json")
+    assert (code, json.loads(out)["outputs"]["y"]["data"]) == (0, [["NaN", "Infinity"]])
     code, _, err = graphkit("run", "neg.onnx", "--input", "x=x.npy", "--check-finite")
     assert code == 1
     assert "'x' holds 1 NaN" in err
