@@ -1,0 +1,232 @@
+"""Resize: every mode is a linear map, the product of one matrix an axis.
+
+The matrix of an axis is what the operator itself makes of an identity matrix, with the same attributes; so coordinate
+modes, antialiasing, cubic weights and regions of interest need no second account here, and the gradient is the
+transpose of what the runtime does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from graphkit import dtypes
+from graphkit.core import Array, Record, Tensor
+from graphkit.dims import same
+from graphkit.errors import GradientError
+from graphkit.gradients.elementwise import number
+from graphkit.gradients.shapes import constant, rank_of, shaped_like, static_ints, static_value
+from graphkit.gradients.table import gradient
+from graphkit.interpreter import apply1
+from graphkit.methods import constant_ints
+
+_COPIED = (
+    "antialias", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "mode", "nearest_mode",
+)  # fmt: skip
+
+
+@gradient("Resize", mixes=True)
+def resize(r: Record, g: Tensor) -> Tensor:
+    x = r.inputs[0]
+    assert x is not None
+    rank = rank_of(r, x)
+    axes = [int(a) % rank for a in r.attribute("axes") or range(rank)]
+    changed = [n for n, axis in enumerate(axes) if not _kept(r, x, n, axis)]
+    repeats = _repeats(r, x, axes, changed)
+    if repeats is not None:
+        return shaped_like(_summed(g, x, rank, repeats), x)
+    result = g
+    for n in changed:
+        result = _pulled(r, x, result, n, axes, rank)
+    return shaped_like(result, x)
+
+
+def _mode(r: Record) -> str:
+    return str(r.attribute("coordinate_transformation_mode", "half_pixel"))
+
+
+def _scales(r: Record) -> Array | None:
+    """The scales if they are given and known."""
+    t = r.input(2)
+    found = static_value(t)
+    return None if found is None or np.asarray(found).size == 0 else np.asarray(found, np.float32)
+
+
+def _has_scales(r: Record) -> bool:
+    return r.input(2) is not None and r.input(3) is None
+
+
+def _kept(r: Record, x: Tensor, n: int, axis: int) -> bool:
+    """Whether an axis certainly stays as it is."""
+    if _mode(r) == "tf_crop_and_resize":
+        roi = static_value(r.input(1))
+        if roi is None or len(roi) == 0:
+            return False
+        half = len(roi) // 2
+        if roi[n] != 0 or roi[half + n] != 1:
+            return False
+    if _has_scales(r):
+        scales = _scales(r)
+        return scales is not None and float(scales[n]) == 1.0
+    y = r.outputs[0]
+    if x.dims is None or y.dims is None:
+        return False
+    if r.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
+        scale = _kept_ratio(r, x)
+        return scale is not None and scale == 1
+    return same(x.dims[axis], y.dims[axis]) is True
+
+
+def _repeats(r: Record, x: Tensor, axes: list[int], changed: list[int]) -> dict[int, int] | None:
+    """By axis, how often nearest repeats each element, where that is all it does."""
+    how, rounding = _mode(r), str(r.attribute("nearest_mode", "round_prefer_floor"))
+    exact = (how == "asymmetric" and rounding == "floor") or (
+        how in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel") and rounding.startswith("round_")
+    )
+    if r.attribute("mode", "nearest") != "nearest" or not exact or not changed:
+        return None
+    scales = _scales(r) if _has_scales(r) else None
+    y = r.outputs[0]
+    found: dict[int, int] = {}
+    for n in changed:
+        axis = axes[n]
+        if scales is not None:
+            factor = float(scales[n])
+        else:
+            before, after = (None if t.dims is None else t.dims[axis] for t in (x, y))
+            if not isinstance(before, int) or not isinstance(after, int) or not before:
+                return None
+            factor = after / before
+        if factor != int(factor) or factor < 1:
+            return None
+        if how == "pytorch_half_pixel" and x.dims is not None and not isinstance(x.dims[axis], int):
+            return None  # an output of one element reads the first
+        found[axis] = int(factor)
+    return found
+
+
+def _summed(g: Tensor, x: Tensor, rank: int, repeats: dict[int, int]) -> Tensor:
+    """Every block of repeats added up: a mean over windows, where there is a kernel for it."""
+    if min(repeats) >= 2 and rank in (3, 4, 5) and g.dtype in (dtypes.FLOAT32, dtypes.FLOAT16):
+        kernel = [repeats.get(axis, 1) for axis in range(2, rank)]
+        pooled = apply1("AveragePool", g, kernel_shape=kernel, strides=kernel)
+        return apply1("Mul", pooled, number(float(np.prod(kernel)), g))
+    result = g
+    for axis, factor in sorted(repeats.items(), reverse=True):
+        before, after = apply1("Shape", result, start=0, end=axis), apply1("Shape", result, start=axis + 1)
+        shape = [*([before] if axis else []), constant_ints([-1, factor]), *([after] if axis < rank - 1 else [])]
+        apart = apply1("Reshape", result, apply1("Concat", *shape, axis=0) if len(shape) > 1 else shape[0])
+        result = apply1("ReduceSum", apart, constant_ints([axis + 1]), keepdims=0)
+    return result
+
+
+def _pulled(r: Record, x: Tensor, g: Tensor, n: int, axes: list[int], rank: int) -> Tensor:
+    """The cotangent carried back along one axis."""
+    axis = axes[n]
+    if axis == rank - 1:
+        matrix = _matrix(r, x, n, axis, len(axes), transposed=False)
+        return apply1("MatMul", g, matrix)
+    if axis == rank - 2:
+        return apply1("MatMul", _matrix(r, x, n, axis, len(axes), transposed=True), g)
+    perm = [a for a in range(rank) if a != axis] + [axis]
+    moved = apply1("MatMul", apply1("Transpose", g, perm=perm), _matrix(r, x, n, axis, len(axes), transposed=False))
+    return apply1("Transpose", moved, perm=[perm.index(a) for a in range(rank)])
+
+
+def _matrix(r: Record, x: Tensor, n: int, axis: int, count: int, *, transposed: bool) -> Tensor:
+    """[outputs, inputs] of one axis, or its transpose: the operator applied to an identity matrix."""
+    extent = x.dims[axis] if x.dims is not None else None
+    if isinstance(extent, int):
+        identity = constant(np.eye(extent), x.dtype)
+    else:
+        length = apply1("Shape", x, start=axis, end=axis + 1)
+        square = apply1("ConstantOfShape", apply1("Concat", length, length, axis=0), value=np.zeros(1, x.dtype))
+        identity = apply1("EyeLike", square)
+    place = 1 if transposed else 0
+    settings: dict[str, Any] = {k: r.attributes[k] for k in _COPIED if r.attributes.get(k) is not None}
+    roi = _roi(r, n, count, place)
+    if _has_scales(r):
+        scale = _one(r.input(2), n, _scales(r), dtypes.FLOAT32)
+        return apply1("Resize", identity, roi, _beside(constant([1.0], dtypes.FLOAT32), scale, place), **settings)
+    if r.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return _kept_ratio_matrix(r, x, identity, axis, roi, place, settings)
+    y = r.outputs[0]
+    wanted = y.dims[axis] if y.dims is not None else None
+    target = constant_ints([wanted]) if isinstance(wanted, int) else apply1("Shape", y, start=axis, end=axis + 1)
+    length = constant_ints([extent]) if isinstance(extent, int) else apply1("Shape", x, start=axis, end=axis + 1)
+    return apply1("Resize", identity, roi, None, _beside(length, target, place), **settings)
+
+
+def _one(t: Tensor | None, n: int, known: Array | None, dtype: dtypes.DType) -> Tensor:
+    if known is not None:
+        return constant([known[n]], dtype)
+    assert t is not None
+    return apply1("Gather", t, constant_ints([n]))
+
+
+def _beside(other: Tensor, own: Tensor, place: int) -> Tensor:
+    if not other.traced and not own.traced and other.literal and own.literal:
+        pair = [other.numpy(), own.numpy()] if place else [own.numpy(), other.numpy()]
+        return constant(np.concatenate(pair), own.dtype)
+    return apply1("Concat", *([other, own] if place else [own, other]), axis=0)
+
+
+def _roi(r: Record, n: int, count: int, place: int) -> Tensor | None:
+    """The region of interest of one axis of the identity matrix, the whole of the other."""
+    given = r.input(1)
+    if _mode(r) != "tf_crop_and_resize" or given is None:
+        return None
+    known = static_value(given)
+    if known is not None:
+        values = [known[n], known[count + n]]
+        row = [values[0], 0.0, values[1], 1.0] if place == 0 else [0.0, values[0], 1.0, values[1]]
+        return constant(row, given.dtype)
+    bounds = apply1("Concat", given, constant([0.0, 1.0], given.dtype), axis=0)
+    zero, one = 2 * count, 2 * count + 1
+    wanted = [n, zero, count + n, one] if place == 0 else [zero, n, one, count + n]
+    return apply1("Gather", bounds, constant_ints(wanted))
+
+
+def _kept_ratio(r: Record, x: Tensor) -> float | None:
+    """The one scale of keep_aspect_ratio_policy, if sizes and extents are known."""
+    sizes = static_ints(r.input(3))
+    assert x.dims is not None
+    axes = [int(a) % len(x.dims) for a in r.attribute("axes") or range(len(x.dims))]
+    extents = [x.dims[a] for a in axes]
+    if sizes is None or not all(isinstance(e, int) for e in extents):
+        return None
+    ratios = [np.float32(s) / np.float32(int(e)) for s, e in zip(sizes, extents, strict=True)]
+    return float(min(ratios) if r.attribute("keep_aspect_ratio_policy") == "not_larger" else max(ratios))
+
+
+def _kept_ratio_matrix(
+    r: Record, x: Tensor, identity: Tensor, axis: int, roi: Tensor | None, place: int, settings: dict[str, Any]
+) -> Tensor:
+    """With one scale for all axes, an extent is rounded after scaling, where scales alone would round it down."""
+    scale = _kept_ratio(r, x)
+    if scale is None:
+        raise GradientError(
+            f"the gradient of {r.describe()} with keep_aspect_ratio_policy needs sizes and extents that are known "
+            "before it runs"
+        )
+    assert x.dims is not None
+    extent = int(x.dims[axis])
+    wanted = int(np.floor(extent * scale + 0.5))
+    if int(np.floor(np.float32(scale) * np.float32(extent))) == wanted:
+        pair = _beside(constant([1.0], dtypes.FLOAT32), constant([scale], dtypes.FLOAT32), place)
+        return apply1("Resize", identity, roi, pair, **settings)
+    if _mode(r) in ("align_corners", "tf_crop_and_resize"):  # which go by the extents alone
+        pair = _beside(constant_ints([extent]), constant_ints([wanted]), place)
+        return apply1("Resize", identity, roi, None, pair, **settings)
+    if settings.get("antialias") or settings.get("exclude_outside") or _mode(r) == "half_pixel_symmetric":
+        raise GradientError(
+            f"the gradient of {r.describe()}: keep_aspect_ratio_policy rounds axis {axis} up, which is not supported "
+            "together with antialias, exclude_outside or half_pixel_symmetric. Give the sizes it comes to instead."
+        )
+    # Enough copies of the last element to make the extent come out; reading beyond it reads the last element anyhow.
+    more = int(np.ceil((wanted + 1) / scale)) - extent
+    rows = np.pad(np.eye(extent), [(0, more), (0, 0)], mode="edge")
+    pair = _beside(constant([1.0], dtypes.FLOAT32), constant([scale], dtypes.FLOAT32), place)
+    longer = apply1("Resize", constant(rows.T if place else rows, x.dtype), None, pair, **settings)
+    return apply1("Slice", longer, constant_ints([0]), constant_ints([wanted]), constant_ints([place]))
