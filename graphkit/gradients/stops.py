@@ -7,7 +7,7 @@ from graphkit.gradients.table import not_differentiable
 not_differentiable(
     "its result is an integer, a boolean or an index, which is constant almost everywhere",
     "And", "ArgMax", "ArgMin", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Equal", "Greater",
-    "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "NonMaxSuppression", "NonZero", "Not", "OneHot", "Or",
+    "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "NonMaxSuppression", "NonZero", "Not", "Or",
     "Shape", "Size", "Xor", "SequenceLength", "OptionalHasElement", "ConvInteger", "MatMulInteger", "QLinearConv",
     "QLinearMatMul", "BitCast",
 )  # fmt: skip
