@@ -250,6 +250,11 @@ def test_large_weights_go_to_one_file_beside_the_model(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.onnx", "out.onnx.data2"]
     write_model(read_model(path), path, external_above=1000)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.onnx", "out.onnx.data"]
+    # A data file that a killed write left behind is written over, not the one in use.
+    write_model(read_model(path), path, external_above=1000)
+    (tmp_path / "out.onnx.data").write_bytes(b"left behind")
+    write_model(read_model(path), path, external_above=1000)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.onnx", "out.onnx.data"]
     write_model(read_model(path), path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.onnx"]
     for before, after in zip(proto.graph.initializer, onnx.load(path).graph.initializer, strict=True):

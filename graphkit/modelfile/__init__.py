@@ -111,9 +111,9 @@ def write_model(
 ) -> None:
     """Write ``model`` to ``path`` at the lowest IR version that serves, whole or not at all.
 
-    When the weights hold more than ``external_above`` bytes they go to one file beside it, ``<name>.data``. (When such
-    a file is already there, to ``<name>.data2``, and back the next time: the old model must stay whole until the new
-    one has taken its place.) Weights that were in other files come along either way. ``model`` is not changed.
+    When the weights hold more than ``external_above`` bytes they go to one file beside it, ``<name>.data``. (When the
+    model that is there uses that file, to ``<name>.data2``, and back the next time: the old model must stay whole until
+    the new one has taken its place.) Weights that were in other files come along either way. ``model`` is not changed.
     """
     target = Path(path)
     if isinstance(model, onnx.ModelProto):
@@ -244,7 +244,7 @@ def _replace(target: Path, model: ir.Model, keep: str | None) -> None:
         content = proto.SerializeToString()
     except Exception as error:  # protobuf's EncodeError or a ValueError, by its version
         raise ModelFileError(f"{target} could not be written: the model does not fit into 2 GiB ({error})") from error
-    old = target.read_bytes() if target.is_file() and target.stat().st_size <= _PROTOBUF_LIMIT else b""
+    old = _content_of(target)
     with replacing(target) as file:
         file.write(content)
     for name in _data_names(target):
@@ -257,5 +257,10 @@ def _data_names(target: Path) -> tuple[str, str]:
 
 
 def _free_data_name(target: Path) -> str:
+    """Return the name that the model which is there does not use, so that it stays whole until it is replaced."""
     first, second = _data_names(target)
-    return second if (target.parent / first).exists() else first
+    return second if first.encode() in _content_of(target).replace(second.encode(), b"") else first
+
+
+def _content_of(target: Path) -> bytes:
+    return target.read_bytes() if target.is_file() and target.stat().st_size <= _PROTOBUF_LIMIT else b""
