@@ -337,6 +337,15 @@ class Dim:
     def __mod__(self, other: Any) -> Tensor:
         return self.as_tensor().__mod__(other)
 
+    def __rmod__(self, other: Any) -> Tensor:
+        return self.as_tensor().__rmod__(other)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return self.as_tensor().__pow__(other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return self.as_tensor().__rpow__(other)
+
     def __truediv__(self, other: Any) -> Tensor:
         return self.as_tensor().__truediv__(other)
 
@@ -416,8 +425,8 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False, name: s
     >>> x.grad
     Tensor([[2., 4.]], dtype=float32)
     """
-    if isinstance(data, Tensor):
-        data = data.numpy()
+    if isinstance(data, Tensor | Dim):
+        data = as_tensor(data).numpy()
     elif isinstance(data, list | tuple) and any(isinstance(v, Tensor | Dim) for v in data):
         data = as_tensor(data).numpy()  # of Tensors known now; a traced one refuses
     array, _ = as_array(data, dtype)

@@ -210,16 +210,17 @@ class Graph:
         self._used |= self._reserved
 
     def free_name(self, name: str) -> bool:
-        """Take a name back from a value that only has it from its operator; False if it is not such a value's."""
-        if name not in self._used:
-            return True
+        """Take a name back from a value that only has it from its operator; False if it is an input's or the like."""
+        outer = (*self.graph.inputs, *self.graph.outputs, *self.graph.initializers.values())
+        if any(value.name == name for value in outer):
+            return False
         for node in ir.traversal.RecursiveGraphIterator(self.graph):
             for value in node.outputs:
-                if value.name == name and not value.is_graph_output():
+                if value.name == name:
                     value.name = self.unique(name)
                     self.tensor(value).name = value.name
-                    return True
-        return False
+        self._used.add(name)
+        return True
 
     # Capturing eager tensors
 

@@ -7,6 +7,7 @@ meets. An operator with several outputs returns those it must have; ``outputs=n`
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,6 +85,7 @@ def _make(name: str, domain: str) -> Operator:
         return results[0] if count == 1 and outputs is None else results
 
     function.__name__ = function.__qualname__ = name
+    function.__signature__ = signature_of(first)  # type: ignore[attr-defined]  # what inspect and editors look at
     function.__doc__ = f"ONNX {name} (opset {first.since_version}): {_signature(first)}\n\n{first.doc or ''}"
     return function
 
@@ -91,6 +93,24 @@ def _make(name: str, domain: str) -> Operator:
 def _newer_attributes(name: str) -> frozenset[str]:
     newest = schemas.schema_at(name, "", schemas.NEWEST_OPSET)
     return frozenset(newest.attributes) if newest is not None else frozenset()
+
+
+def signature_of(schema: schemas.Schema) -> inspect.Signature:
+    """An operator as Python sees it: its inputs, then its attributes by name, then how many outputs are wanted."""
+    parameters: list[inspect.Parameter] = []
+    optional = False
+    for i in schema.inputs:
+        if i.option == _VARIADIC:
+            parameters.append(inspect.Parameter(i.name, inspect.Parameter.VAR_POSITIONAL))
+            break
+        optional = optional or i.option == _OPTIONAL
+        default = None if optional else inspect.Parameter.empty
+        parameters.append(inspect.Parameter(i.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default))
+    for a in sorted(schema.attributes.values(), key=lambda a: (not a.required, a.name)):
+        default = inspect.Parameter.empty if a.required else schemas.default_of(schema.name, schema.domain, a.name)
+        parameters.append(inspect.Parameter(a.name, inspect.Parameter.KEYWORD_ONLY, default=default))
+    parameters.append(inspect.Parameter("outputs", inspect.Parameter.KEYWORD_ONLY, default=None))
+    return inspect.Signature(parameters)
 
 
 def _signature(schema: schemas.Schema) -> str:

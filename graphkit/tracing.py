@@ -16,7 +16,7 @@ from graphkit.core import Tensor
 from graphkit.errors import TraceError
 from graphkit.graph import Graph
 from graphkit.modelfile import lowest_ir_version
-from graphkit.schemas import WORKING_OPSET
+from graphkit.schemas import NEWEST_OPSET, WORKING_OPSET
 from graphkit.source import here
 
 PARAMETERS = "graphkit.parameters"
@@ -96,6 +96,11 @@ def record(
     with_updates: bool = False,
 ) -> Trace:
     """What ``trace`` does, with more to say about the result; ``with_updates`` makes state updates outputs."""
+    if opset is not None and not WORKING_OPSET <= opset <= NEWEST_OPSET:
+        raise TraceError(
+            f"opset {opset} was asked for at {here()}; graphkit writes opsets {WORKING_OPSET} to {NEWEST_OPSET}, the "
+            "newest that ONNX Runtime loads."
+        )
     graph = Graph(opset=opset or WORKING_OPSET, fixed_opset=opset is not None, names=parameter_names(f))
     if input_names is not None and len(input_names) != len(specs):
         raise TraceError(f"{len(specs)} inputs were described and {len(input_names)} named ({here()})")
@@ -212,7 +217,7 @@ def _output(graph: Graph, leaf: Any, name: str, chosen: bool = False) -> str:
         value.name = ""
         if not graph.free_name(name):
             raise TraceError(f"'{name}' names an output and an input or parameter ({here()}); give it another name")
-    value.name = name if chosen and name in graph._used else graph.unique(name)
+    value.name = name if chosen else graph.unique(name)
     t.name = value.name
     graph.graph.outputs.append(value)
     known = graph.dims_of(value)
