@@ -25,6 +25,8 @@ Shape: TypeAlias = tuple[Dim, ...]
 # Integer contents are followed up to this many elements: enough for any shape, axes or sizes.
 _MAX_CONTENT: Final = 64
 _LIMIT: Final = 2**31
+# What exporters write for "unknown", the same for dims that have nothing to do with one another.
+_NO_NAMES: Final = ("", "?", "*", "-1", "none", "null", "unk", "unknown", "dynamic", "any", "undefined")
 _ARITHMETIC: Final = ("Add", "Sub", "Mul", "Div", "Neg", "Abs", "Cast", "ReduceProd", "Size", "Range")
 _INTEGERS: Final = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 
@@ -97,10 +99,11 @@ class Facts:
         self.opset_of: Callable[[ir.Node], int] = lambda _: 21
 
     def sweep(self, graphs: Iterable[ir.Graph]) -> None:
-        """Work out the facts of every value anew, in order."""
+        """Work out the facts of every value anew, in order; the first graph is the model's, the others functions'."""
         self._known = {}
-        for graph in graphs:
-            self._sweep_graph(graph, trusted=True)
+        for position, graph in enumerate(graphs):
+            # The first is the model's own; a function is called with other shapes from other places.
+            self._sweep_graph(graph, trusted=position == 0)
 
     def _sweep_graph(self, graph: ir.Graph, *, trusted: bool) -> None:
         for value in graph.inputs:
@@ -187,7 +190,7 @@ def _declared(value: ir.Value) -> Fact:
         if isinstance(dim, int):
             dims.append(dim if dim >= 0 else fresh())  # some exporters write -1 for a dim that they do not know
         else:
-            dims.append(named(dim.value) if dim.value is not None else fresh())
+            dims.append(fresh() if dim.value is None or dim.value.lower() in _NO_NAMES else named(dim.value))
     return Fact(value.dtype, tuple(dims))
 
 

@@ -18,6 +18,7 @@ RANDOM: Final = (
 )
 _FLOATS: Final = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 # Domains whose operators are known to compute the same outputs from the same inputs.
+_DRAWS: Final = ("Dropout", "Random", "Sampling", "Bernoulli", "Multinomial")
 _PURE_DOMAINS: Final = ("", "com.microsoft", "ai.onnx.ml")
 
 
@@ -27,7 +28,7 @@ def is_pure(node: ir.Node) -> bool:
         return False
     if node.op_type == "Dropout":
         return len(node.inputs) < 3 or node.inputs[2] is None
-    if node.domain == "com.microsoft" and ("Dropout" in node.op_type or "Random" in node.op_type):
+    if node.domain == "com.microsoft" and any(word in node.op_type for word in _DRAWS):
         return False
     return all(is_pure(inner) for body in subgraphs_of(node) for inner in body)
 

@@ -30,7 +30,7 @@ TYPES = {
 
 def parse(text: str, opset: int = 17, imports: str = "") -> onnx.ModelProto:
     """A model from the text form of ONNX: the graph only."""
-    ir = 8 if opset < 19 else 9 if opset < 21 else 10
+    ir = 8 if opset < 19 else 9 if opset < 21 else 10 if opset < 23 else 11
     header = f'<ir_version: {ir}, opset_import: ["": {opset}{imports}]>'
     return onnx.parser.parse_model(f"{header} {text}")
 
