@@ -182,3 +182,42 @@ def _rank_of_constant(ctx: Context, node: ir.Node, index: int) -> list[bool]:
         for at, value in enumerate(node.inputs)
         if at != index and value is not None
     ]
+
+
+@rule("join_moves", "Add", "Sub", "Mul", "Div", "Max", "Min")
+def join_moves(ctx: Context, node: ir.Node) -> Outcome:
+    """Two values that are reshaped, or transposed, in the same way and then combined are combined first.
+
+    Both have the same shape before, and nothing else reads them after; one Reshape or Transpose is left of two.
+    """
+    if len(node.inputs) != 2:
+        return "it does not combine two values"
+    movers = [None if value is None or not ctx.only_use(value) else value.producer() for value in node.inputs]
+    first, second = movers
+    if first is None or second is None or first is second:
+        return "an input is no move that nothing else reads"
+    shapes = [ctx.shape(mover.inputs[0]) if mover.inputs else None for mover in (first, second)]
+    if shapes[0] is None or shapes[0] != shapes[1] or first.domain != "" or second.domain != "":
+        return "the shapes before are not known to be the same"
+    if first.op_type == second.op_type == "Transpose":
+        order = tuple(first.attributes.get_ints("perm", ()))
+        if order != tuple(second.attributes.get_ints("perm", ())):
+            return "they are transposed in different ways"
+        inputs: list[ir.Value | None] = []
+        attributes = {"perm": order} if order else {}
+        operator = "Transpose"
+    elif {first.op_type, second.op_type} <= {"Reshape", "Flatten", "Squeeze", "Unsqueeze"}:
+        after = ctx.shape(node.outputs[0])
+        if after is None or any(ctx.shape(value) != after for value in node.inputs):
+            return "the shapes after are not known to be the same"
+        target = target_of(ctx, first, after, first.inputs[0])
+        if target is None:
+            return "the shape after cannot be written as a constant"
+        inputs = [ctx.constant(np.array(target, np.int64), f"{node.outputs[0].name}_shape", near=node)]
+        attributes = {}
+        operator = "Reshape"
+    else:
+        return "its inputs are not both reshaped or both transposed"
+    (joined,) = ctx.add(node.op_type, [first.inputs[0], second.inputs[0]], dict(node.attributes.items()), before=node)
+    (made,) = ctx.add(operator, [joined, *inputs], attributes, before=node)
+    return finish(ctx, node, made)

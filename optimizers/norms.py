@@ -64,6 +64,42 @@ def _fits(ctx: Context, found: Match, shape: tuple[object, ...]) -> bool:
     return all(ctx.shape(found[name]) == (shape[-1],) for name in ("scale", "bias") if name in found.values)
 
 
+_ROOTS: Final = tuple(
+    ("Sqrt", ("Add", ("ReduceMean", square), "epsilon")) for square in (("Mul", "x", "x"), ("Pow", "x", 2.0))
+)
+_ROOT_MEAN_SQUARES: Final[tuple[Pattern, ...]] = tuple(
+    form
+    for root in _ROOTS
+    for form in (
+        ("Mul", ("Div", "x", root), "scale"),
+        ("Mul", ("Mul", "x", ("Reciprocal", root)), "scale"),
+        ("Mul", ("Mul", "x", ("Div", 1.0, root)), "scale"),
+    )
+)
+
+
+@rule("fuse_root_mean_square", "Mul", tolerance=1e-5)
+def fuse_root_mean_square(ctx: Context, node: ir.Node) -> Outcome:
+    """The pieces of RMSNormalization become RMSNormalization.
+
+    From opset 23 on; over the last axis, which is kept; the scale is as long as that axis and no larger.
+    """
+    if ctx.opset(node) < 23 or ctx.dtype(node.outputs[0]) not in _FLOATS:
+        return "RMSNormalization comes with opset 23, and for float32 and float64"
+    found = match(ctx, node, *_ROOT_MEAN_SQUARES)
+    if found is None:
+        return "it is not x / sqrt(mean(x * x) + epsilon) * scale"
+    shape, epsilon = ctx.shape(found["x"]), ctx.scalar(found["epsilon"])
+    if not shape or epsilon is None or (ctx.rank(found["epsilon"]) or 0) > 1 or not _fits(ctx, found, shape):
+        return "the rank or epsilon is not known, or the scale is not exactly as long as the last axis"
+    reduce = found.node("ReduceMean")
+    if axes_of(ctx.facts, reduce) not in ((-1,), (len(shape) - 1,)) or reduce.attributes.get_int("keepdims", 1) != 1:
+        return "the mean is not over the last axis, kept"
+    attributes = {"axis": -1, "epsilon": float(epsilon)}
+    made = ctx.add("RMSNormalization", [found["x"], found["scale"]], attributes, before=node)
+    return finish(ctx, node, made[0])
+
+
 @rule("divide_by_root", "Mul", tolerance=1e-6)
 def divide_by_root(ctx: Context, node: ir.Node) -> Outcome:
     """x times Reciprocal(r) becomes x / r where that fuses better: after Sqrt, as in root mean square norms.

@@ -241,6 +241,35 @@ GRAPHS = {
         {"Transpose": 2, "Softmax": 1},
         0,
     ),
+    "root_mean_square_normalization": (
+        23,
+        f"{X} <float p = {{0.001}}, float[4] g = {{1,2,3,4}}, int64[1] k = {{-1}}> {{q = Mul(x, x) v = "
+        f"ReduceMean(q, k) "
+        "e = Add(v, p) r = Sqrt(e) n = Div(x, r) y = Mul(g, n)}",
+        {"RMSNormalization": 1},
+        1e-5,
+    ),
+    "two_reshapes_and_a_sum": (
+        17,
+        "g (float[N,4] x) => (float[M,2] y) <int64[2] s = {-1, 2}> "
+        "{a = Exp(x) b = Reshape(x, s) c = Reshape(a, s) d = Add(b, c) y = Softmax(d)}",
+        {"Exp": 1, "Add": 1, "Reshape": 1, "Softmax": 1},
+        1e-6,
+    ),
+    "two_transposes_and_a_product": (
+        17,
+        "g (float[N,4] x) => (float[4,N] y) {a = Exp(x) b = Transpose<perm=[1,0]>(x) c = "
+        "Transpose<perm=[1,0]>(a) y = Mul(b, c)}",
+        {"Exp": 1, "Mul": 1, "Transpose": 1},
+        0,
+    ),
+    "transposes_that_differ": (
+        17,
+        "g (float[3,3,3] x) => (float[3,3,3] y) {a = Exp(x) b = Transpose<perm=[1,0,2]>(x) c = "
+        "Transpose<perm=[2,1,0]>(a) y = Mul(b, c)}",
+        {"Exp": 1, "Mul": 1, "Transpose": 2},
+        0,
+    ),
     "slices_are_a_split": (
         17,
         "g (float[N,6] x) => (float[N,2] y, float[N,4] z) <int64[1] k = {1}, int64[1] p = {0}, int64[1] q "
