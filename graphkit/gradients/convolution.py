@@ -113,7 +113,7 @@ def _gathered(
             rows = apply1("Reshape", rows, constant_ints([0, area, channels]))
     gathers = size > 1 or any(s > 1 for s in places.strides)
     if gathers:
-        read = constant(_positions(places, counts, extents), np.dtype(np.int64))
+        read = constant(window_positions(places, counts, extents), np.dtype(np.int64))
         rows = apply1("Gather", rows, read, axis=2 if grouped else 1)  # [..., windows, offsets, inner]
     if each:
         if gathers:
@@ -132,7 +132,7 @@ def _gathered(
     )  # fmt: skip
 
 
-def _positions(places: Windows, counts: tuple[int, ...], extents: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def window_positions(places: Windows, counts: tuple[int, ...], extents: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """[windows, offsets]: where in the flattened spatial axes each offset of each window lies."""
     n = places.axes
     result = np.zeros((1,) * (2 * n), np.int64)

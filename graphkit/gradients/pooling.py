@@ -14,8 +14,8 @@ import numpy as np
 from graphkit import dtypes
 from graphkit.core import Array, Record, Tensor
 from graphkit.gradients.elementwise import as_mask, number
-from graphkit.gradients.indexing import scatter_add
 from graphkit.gradients.kept import kept_output
+from graphkit.gradients.rows import scatter_add
 from graphkit.gradients.shapes import (
     constant,
     divide_by_count,
