@@ -20,6 +20,7 @@ from graphkit.optimizers.add_updates import NEXT, append_updates, make_constant,
 from graphkit.optimizers.base import select
 from graphkit.optimizers.pipeline import run_passes
 from graphkit.optimizers.report import Report
+from graphkit.training.fusion import fuse_updates
 from graphkit.training.graphs import TrainingGraph
 from graphkit.training.losses import LABELS, LossLike, add_loss
 from graphkit.training.lowering import lower_losses
@@ -195,6 +196,7 @@ def _finish(graph: Graph, optimize: bool) -> ir.Model:
     lower_losses(graph)
     if optimize:
         run_passes(model, select("training", None, ()), Report(), training=True)
+        fuse_updates(graph.graph)
     model.ir_version = lowest_ir_version(model)
     return model
 
