@@ -64,6 +64,12 @@ def first_output_same(facts: Facts, node: ir.Node) -> list[Fact]:
     found = [Fact(first.dtype, first.shape)]
     if node.op_type == "Dropout":
         found.append(Fact(_BOOL, first.shape))
+    elif node.op_type == "BatchNormalization":
+        found += [Fact(facts(value).dtype, facts(value).shape) for value in node.inputs[3:5]]
+    elif first.shape:
+        axis = node.attributes.get_int("axis", -1) % len(first.shape)
+        kept = first.shape[:axis] + (1,) * (len(first.shape) - axis)
+        found += [Fact(ir.DataType.FLOAT, kept)] * 2
     return found
 
 
