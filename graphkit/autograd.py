@@ -18,7 +18,7 @@ from graphkit.core import Key, Record, Tensor, as_tensor
 from graphkit.errors import GradientError
 from graphkit.gradients import reason_against, rule_for
 from graphkit.gradients.shapes import ones_like, sum_to
-from graphkit.gradients.table import MIXING, PULLBACK, SELECTING, SINGULAR, entries, may_be_singular
+from graphkit.gradients.table import MIXING, PULLBACK, SELECTING, SINGULAR, carries_gradient, entries, may_be_singular
 from graphkit.graph import stopping
 from graphkit.interpreter import apply1, current
 from graphkit.methods import BACKWARD
@@ -73,7 +73,7 @@ def history(outputs: Iterable[Tensor], wrt: Mapping[Key, Tensor] | None = None) 
 
 
 def _passes(record: Record, live: set[Key]) -> bool:
-    return any(t is not None and t.key in live and dtypes.is_float(t.dtype) for t in record.inputs)
+    return any(t is not None and t.key in live and carries_gradient(t) for t in record.inputs)
 
 
 def pullback(
@@ -106,7 +106,7 @@ def pullback(
         wants = [
             t is not None
             and (key in made or (key in wanted if wanted is not None else bool(t._needs & 1) and t.record is None))
-            and dtypes.is_float(t.dtype)
+            and carries_gradient(t)
             for t, key in zip(record.inputs, inputs, strict=True)
         ]
         if True not in wants:
@@ -148,7 +148,7 @@ def _fit(cotangent: Tensor, t: Tensor) -> Tensor:
     have, want = cotangent._array, t._array
     if have is not None and want is not None and have.shape == want.shape and have.dtype == want.dtype:
         return cotangent  # the common case of an eager pass, without the questions that follow
-    if cotangent.dtype != t.dtype:
+    if cotangent.dtype != t.dtype and dtypes.is_float(t.dtype):
         cotangent = cotangent.astype(t.dtype)
     fitted = sum_to(cotangent, t)
     if fitted.graph is not None and fitted is not t:

@@ -127,7 +127,10 @@ class Eager:
             sum([t._version for t in inputs if t is not None]), needs=needs,
         )  # fmt: skip
         return tuple(
-            [Tensor(array, record, i, needs) if _carries(array) else Tensor(array) for i, array in enumerate(results)]
+            [
+                Tensor(array, record, i, needs) if _carries(array) or op == "QuantizeLinear" else Tensor(array)
+                for i, array in enumerate(results)
+            ]
         )
 
     def assign(self, target: Tensor, value: Any) -> None:

@@ -225,7 +225,7 @@ def _concat(attributes: Mapping[str, Any], inputs: Sequence[Type | None]) -> Typ
         return None
     parts: list[Extent] = []
     for t in known:
-        length = (t.dims or ())[0]
+        length = t.dims[0] if t.dims else None
         if isinstance(t.contents, tuple):
             parts.extend(t.contents)
         elif isinstance(length, int) and length <= 64:
@@ -398,6 +398,8 @@ def _by_schema(
     if schema is None:
         return [None] * outputs
     names = [f"i{n}" if t is not None else "" for n, t in enumerate(inputs)]
+    if op == "STFT":  # onnx's inference reads a missing onesided as 0, the standard as 1
+        attributes = {"onesided": 1, **attributes}
     if node is None:
         from graphkit.eager import attribute_protos
 

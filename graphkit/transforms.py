@@ -18,6 +18,7 @@ from graphkit.autograd import as_cotangent, history, pullback
 from graphkit.core import Key, Tensor, as_tensor
 from graphkit.errors import GradientError
 from graphkit.gradients.shapes import ones_like, zeros_like
+from graphkit.gradients.table import VJP
 from graphkit.graph import stopping
 from graphkit.interpreter import apply1, current
 from graphkit.methods import constant_ints
@@ -207,6 +208,9 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]
         return tuple(tape.pull(leaves, cotangents, allow_unused=True))
 
     return tape.drop(_copy_leaves(tape.result)), pull
+
+
+VJP.append(vjp)
 
 
 def _copy_leaves(value: Any) -> Any:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from graphkit.gradients.coverage import Coverage, coverage
+from graphkit.gradients.quantize import straight_through
 from graphkit.gradients.table import (
     NOT_DIFFERENTIABLE,
     RULES,
@@ -22,4 +24,7 @@ from graphkit.gradients.table import (
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["NOT_DIFFERENTIABLE", "RULES", "Rule", "gradient", "not_differentiable", "reason_against", "rule_for"]
+__all__ = [
+    "NOT_DIFFERENTIABLE", "RULES", "Coverage", "Rule", "coverage", "gradient", "not_differentiable", "reason_against",
+    "rule_for", "straight_through",
+]  # fmt: skip

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from graphkit.core import Record, Tensor
+from graphkit.dtypes import is_float
 from graphkit.eager import KEPT_OUTPUTS
 
 Entry = Tensor | None | Callable[[], Tensor]
@@ -36,6 +37,12 @@ MIXING: Final[set[Key]] = set()
 NOT_DIFFERENTIABLE: Final[dict[Key, str]] = {}
 # The reverse pass, put here by graphkit.autograd, which stands above: the rules of If, Loop and Scan run it on bodies.
 PULLBACK: Final[list[Callable[..., dict[Any, Tensor]]]] = []
+# gk.vjp, put here by graphkit.transforms: an operator without a rule is differentiated by its function body.
+VJP: Final[list[Callable[..., tuple[Any, Callable[[Any], Sequence[Tensor]]]]]] = []
+# Whether gradients pass through an operator all the same, just now: see gradients.quantize.
+STRAIGHT_THROUGH: Final[list[Callable[[str], bool]]] = []
+# What finds a rule for an operator that is not in the table.
+FALLBACK: Final[list[Callable[[str, str], Rule | None]]] = []
 
 
 def gradient(
@@ -88,12 +95,26 @@ def not_differentiable(reason: str, *ops: str, domain: str = "") -> None:
 
 
 def rule_for(op: str, domain: str = "") -> Rule | None:
-    return RULES.get((op, "" if domain == "ai.onnx" else domain))
+    key = (op, "" if domain == "ai.onnx" else domain)
+    found = RULES.get(key)
+    if found is None:
+        found = next((rule for search in FALLBACK if (rule := search(*key)) is not None), None)
+    return found
 
 
 def reason_against(op: str, domain: str = "") -> str | None:
     """Why no gradient flows through the operator, None if one may."""
+    if any(passes(op) for passes in STRAIGHT_THROUGH):
+        return None
     return NOT_DIFFERENTIABLE.get((op, "" if domain == "ai.onnx" else domain))
+
+
+def carries_gradient(t: Tensor) -> bool:
+    """Whether a cotangent can belong to the value: a floating one, or a quantized one while gradients pass through."""
+    if is_float(t.dtype):
+        return True
+    r = t.record
+    return r is not None and r.op == "QuantizeLinear" and reason_against(r.op, r.domain) is None
 
 
 def entries(result: Any) -> tuple[Entry, ...]:
