@@ -26,6 +26,7 @@ for _module in (
     "norms",
     "convolution",
     "moves",
+    "costs",
     "gradient_sums",
     "merge",
     "prune",

@@ -102,8 +102,9 @@ def optimize(
     for graph in graphs_of(original):
         _sort_if_needed(graph)
     account.before = measure(original)
+    too_large = account.before.bytes >= _VERIFY_BELOW
     if verify is None:
-        verify = account.before.bytes < _VERIFY_BELOW
+        verify = not too_large
     result = original.clone() if verify else original
     started = time.perf_counter()
     training = preset == "training"
@@ -117,7 +118,11 @@ def optimize(
         result = settle(original, result, chosen, account, training=training, inputs=inputs, strict=strict)
         account.verification_seconds = time.perf_counter() - started
     else:
-        account.note = "verification was not asked for"
+        account.note = (
+            "the model is large; verify=True compares it all the same"
+            if too_large
+            else "verification was not asked for"
+        )
     account.after = measure(result)
     if report is not None and not isinstance(report, Report):
         Path(report).write_text(account.to_json() + "\n", encoding="utf-8")

@@ -270,6 +270,38 @@ GRAPHS = {
         {"Exp": 1, "Mul": 1, "Transpose": 2},
         0,
     ),
+    "where_one_or_zero": (
+        17,
+        "g (float[N,4] x) => (float[N,4] y) <float o = {1.0}, float z = {0.0}> {c = Greater(x, z) y = Where(c, o, z)}",
+        {"Greater": 1, "Cast": 1},
+        0,
+    ),
+    "where_zero_or_one": (
+        17,
+        "g (float[N,4] x) => (int64[N,4] y) <int64 o = {1}, int64 i = {0}, float z = {0.0}> {c = Greater(x, "
+        "z) y = Where(c, i, o)}",
+        {"Greater": 1, "Not": 1, "Cast": 1},
+        0,
+    ),
+    "where_that_widens": (
+        17,
+        "g (float[N,4] x) => (float[1,N,4] y) <float[1,1,1] o = {1.0}, float z = {0.0}> {c = Greater(x, z) y "
+        "= Where(c, o, z)}",
+        {"Greater": 1, "Where": 1},
+        0,
+    ),
+    "einsum_that_is_a_product": (
+        17,
+        'g (float[2,3,4] x, float[2,4,5] z) => (float[2,3,5] y) {y = Einsum<equation="bij,bjk->bik">(x, z)}',
+        {"MatMul": 1},
+        1e-6,
+    ),
+    "einsum_that_transposes": (
+        17,
+        'g (float[2,3,4] x, float[2,5,4] z) => (float[2,3,5] y) {y = Einsum<equation="bij,bkj->bik">(x, z)}',
+        {"Einsum": 1},
+        0,
+    ),
     "slices_are_a_split": (
         17,
         "g (float[N,6] x) => (float[N,2] y, float[N,4] z) <int64[1] k = {1}, int64[1] p = {0}, int64[1] q "
