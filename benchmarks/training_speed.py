@@ -2,9 +2,9 @@
 
     python -m benchmarks.training_speed [--rounds 30] [--models mlp,wide,gpt] [--threads 2]
 
-Each contestant takes a few steps in turn, over and over, so that what else the machine does strikes all alike; times are
-medians over the rounds. All take the same batch, the same first parameters and plain SGD. Peers that are not installed
-are left out and named (``pip install torch``, ``pip install jax``).
+Each contestant takes a few steps in turn, over and over, so that what else the machine does strikes all alike; times
+are medians over the rounds. All take the same batch, the same first parameters and plain SGD. Peers that are not
+installed are left out and named (``pip install torch``, ``pip install jax``).
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def _jax_step(name: str, model: Any, x: Any, labels: Any) -> Callable[[], float]
 
     def attention(p: Any, path: str, h: Any) -> Any:
         b, t, c = h.shape
-        q, k, v = (linear(p, f"{path}.{n}", h).reshape(b, t, 8, -1).transpose(0, 2, 1, 3) for n in ("query", "key", "value"))
+        names = ("query", "key", "value")
+        q, k, v = (linear(p, f"{path}.{n}", h).reshape(b, t, 8, -1).transpose(0, 2, 1, 3) for n in names)
         scores = q @ k.transpose(0, 1, 3, 2) / jnp.sqrt(q.shape[-1]) + jnp.triu(jnp.full((t, t), -1e9), 1)
         return linear(p, f"{path}.out", (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(b, t, c))
 
@@ -135,7 +136,8 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(GOALS))
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    os.environ.setdefault("XLA_FLAGS", f"--xla_cpu_multi_thread_eigen=true intra_op_parallelism_threads={options.threads}")
+    flags = f"--xla_cpu_multi_thread_eigen=true intra_op_parallelism_threads={options.threads}"
+    os.environ.setdefault("XLA_FLAGS", flags)
     for name in options.models.split(","):
         steps, missing = contestants(name, options.threads)
         if missing:

@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     )
     for path, what in (
         (folder / "model.optimized.onnx", "the model, for any ONNX Runtime"),
-        (folder / "training", "the training graph, to go on with: train.onnx, eval.onnx, infer.onnx, checkpoint, manifest"),
+        (folder / "training", "the training graph, to go on with: three ONNX files, a checkpoint, a manifest"),
         (pictures[0], "the loss curve"), (pictures[1], "the accuracy by epoch"),
         (pictures[2], "a picture of the model"), (pictures[3], "a picture of the training graph"),
     ):  # fmt: skip

@@ -1,5 +1,7 @@
 """A small GPT (pre-norm transformer decoder) that learns to continue a text, byte by byte.
 
+Any file will do as the text; this is small enough to read along::
+
     python -m models.gpt                        # on this repository's LICENSE
     python -m models.gpt --text FILE --layers 4 --width 256 --context 128
 """
@@ -106,7 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--text", default=str(TEXT), help="a file to learn from")
     parser.add_argument("--eager", action="store_true", help="train eagerly instead of as a training graph")
     parser.add_argument("--tied", action="store_true", help="one table for tokens and the last map")
-    for name, value in {"steps": 200, "batch": 8, "width": 128, "layers": 2, "heads": 4, "context": 64, "seed": 0}.items():
+    numbers = {"steps": 200, "batch": 8, "width": 128, "layers": 2, "heads": 4, "context": 64, "seed": 0}
+    for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--device", default="cpu", help="cpu or cuda (training graph only)")
@@ -120,7 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     trainer = None
     if not options.eager:
         spec = gk.spec("int64", ["batch", options.context])
-        trainer = gk.Trainer(gk.training.build(model, "cross_entropy", optimizer, inputs={"tokens": spec}), options.device)
+        graph = gk.training.build(model, "cross_entropy", optimizer, inputs={"tokens": spec})
+        trainer = gk.Trainer(graph, options.device)
     started, losses = time.perf_counter(), []
     for step in range(options.steps):
         tokens, labels = windows(text, options.batch, options.context, rng)

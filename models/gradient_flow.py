@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     table = Table("layer", *norms, title=f"norm of each weight's gradient, one batch of {len(x)}")
     for layer in next(iter(norms.values())):
         table.add_row(layer, *(f"{values[layer]:.3e}" for values in norms.values()))
-    ratios = {a: list(values.values())[-1] / list(values.values())[0] for a, values in norms.items()}
+    ratios = {a: list(values.values())[-1] / next(iter(values.values())) for a, values in norms.items()}
     table.add_section()
     table.add_row("last / first", *(f"{ratio:,.1f}" for ratio in ratios.values()))
     console = Console()

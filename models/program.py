@@ -94,7 +94,8 @@ def train_classifier(model: nn.Module, options: argparse.Namespace) -> float:
         else:
             logits = trainer.evaluate({"x": data.test_images, "labels": data.test_labels})["output"]
             score = accuracy(logits, data.test_labels)
-        print(f"epoch {epoch + 1}: loss {np.mean(losses):.4f}, test accuracy {score:.1%}, {1e3 * seconds / len(losses):.2f} ms a step")
+        each = 1e3 * seconds / len(losses)
+        print(f"epoch {epoch + 1}: loss {np.mean(losses):.4f}, test accuracy {score:.1%}, {each:.2f} ms a step")
     if options.export:
         if trainer is None:
             gk.export(model.eval(), [gk.spec("float32", ["batch", *data.train_images.shape[1:]])], options.export)

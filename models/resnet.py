@@ -1,5 +1,7 @@
 """A small residual network (He et al., 2016) on Fashion-MNIST; images of any size and number of channels.
 
+Blocks can be added; the batch is what decides the time::
+
     python -m models.resnet
 """
 
@@ -35,7 +37,9 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     """A convolution, stages of blocks each half as large as the one before, the mean of every channel, logits."""
 
-    def __init__(self, widths: Sequence[int] = (16, 32, 64), blocks: int = 1, channels: int = 1, classes: int = 10) -> None:
+    def __init__(
+        self, widths: Sequence[int] = (16, 32, 64), blocks: int = 1, channels: int = 1, classes: int = 10
+    ) -> None:
         self.channels = channels
         self.stem = nn.Conv(channels, widths[0], 3, padding=1, bias=False)
         self.norm = nn.BatchNorm(widths[0])

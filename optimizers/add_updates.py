@@ -155,11 +155,14 @@ def append_updates(
     """Append the update of every (parameter, gradient) pair to the graph; the parameters are inputs already.
 
     With ``weight`` (float32 [], what this batch counts), gradients are added up over runs, each times its weight, and
-    the update by their weighted mean (or their sum, without ``mean``) is made only by a run whose input ``apply`` is true.
+    the update by their weighted mean (or their sum, without ``mean``) is made only by a run whose input ``apply`` is
+    true.
     """
     for parameter, gradient in targets:
         if gradient.dtype != parameter.dtype or (gradient.rank is not None and gradient.rank != parameter.rank):
-            raise GradientError(f"'{gradient.name}' cannot be the gradient of '{parameter.name}': {gradient!r}, {parameter!r}")
+            raise GradientError(
+                f"'{gradient.name}' cannot be the gradient of '{parameter.name}': {gradient!r}, {parameter!r}"
+            )
     made = Updates()
     with interpreter.using(graph):
         state = _State(graph, made)

@@ -98,7 +98,10 @@ def test_half_precision_stays():
 # Layers
 
 WRONG = {
-    "Linear": (lambda: nn.Linear(4, 2)(np.ones((3, 5), "f")), r"Linear\(4, 2\) at .*test_nn.py:\d+ takes \[\.\.\., 4\], got \[3, 5\]"),
+    "Linear": (
+        lambda: nn.Linear(4, 2)(np.ones((3, 5), "f")),
+        r"Linear\(4, 2\) at .*test_nn.py:\d+ takes \[\.\.\., 4\], got \[3, 5\]",
+    ),
     "BatchNorm": (lambda: nn.BatchNorm(4)(np.ones((3, 5), "f")), r"BatchNorm\(4\) at .* takes \[batch, 4"),
     "Embedding": (lambda: nn.Embedding(4, 2)(np.ones(3, "f")), "takes int32 or int64 indices, got float32"),
     "Dropout": (lambda: nn.Dropout(1.0), "from 0 to below 1, got 1.0"),
@@ -118,7 +121,10 @@ def test_wrong_use_is_one_clear_error(case):
 def test_linear_keeps_the_dims_that_it_does_not_touch(dims):
     layer = nn.Linear(4, 3)
     model = gk.trace(layer, gk.spec("float32", dims))
-    assert list(model.graph.outputs[0].shape) == [*gk.trace(lambda x: x + 0.0, gk.spec("float32", dims)).graph.outputs[0].shape[:-1], 3]
+    assert list(model.graph.outputs[0].shape) == [
+        *gk.trace(lambda x: x + 0.0, gk.spec("float32", dims)).graph.outputs[0].shape[:-1],
+        3,
+    ]
     x = RNG.normal(size=[d if isinstance(d, int) else 2 for d in dims]).astype("f")
     expected = x @ layer.weight.numpy().T + layer.bias.numpy()
     np.testing.assert_allclose(gk.run(model, {"x": x})["output"], expected, rtol=1e-5, atol=1e-6)
@@ -180,7 +186,10 @@ ELEMENTWISE = {
     "mse": (nn.mse, lambda x, y: (x - y) ** 2),
     "l1": (nn.l1, lambda x, y: abs(x - y)),
     "huber": (nn.huber, lambda x, y: np.where(abs(x - y) < 1, (x - y) ** 2 / 2, abs(x - y) - 0.5)),
-    "bce_logits": (nn.binary_cross_entropy_with_logits, lambda x, y: np.log1p(np.exp(-x)) * y + np.log1p(np.exp(x)) * (1 - y)),
+    "bce_logits": (
+        nn.binary_cross_entropy_with_logits,
+        lambda x, y: np.log1p(np.exp(-x)) * y + np.log1p(np.exp(x)) * (1 - y),
+    ),
 }
 
 
@@ -190,7 +199,9 @@ def test_elementwise_losses(name):
     x, y = RNG.normal(size=(4, 3)) * 2, RNG.uniform(size=(4, 3))
     expected = formula(x, y)
     np.testing.assert_allclose(loss(x.astype("f"), y.astype("f")).item(), expected.mean(), rtol=1e-5)
-    np.testing.assert_allclose(loss(x.astype("f"), y.astype("f"), reduction="none").numpy(), expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        loss(x.astype("f"), y.astype("f"), reduction="none").numpy(), expected, rtol=1e-4, atol=1e-6
+    )
     check_gradients(lambda t: loss(t, y.astype(t.dtype)), [x], symbolic=False)
 
 
@@ -202,7 +213,10 @@ def test_a_logit_far_out_stays_finite():
 
 
 BAD_LABELS = {
-    "out of range": (lambda: nn.cross_entropy(np.zeros((2, 3), "f"), np.array([0, 3])), "label 3 is not one of the 3 classes"),
+    "out of range": (
+        lambda: nn.cross_entropy(np.zeros((2, 3), "f"), np.array([0, 3])),
+        "label 3 is not one of the 3 classes",
+    ),
     "negative": (lambda: nn.cross_entropy(np.zeros((2, 3), "f"), np.array([0, -1])), "label -1 is not one of the 3"),
     "floats": (lambda: nn.cross_entropy(np.zeros((2, 3), "f"), np.zeros(2, "f")), "int64 labels"),
     "shape": (lambda: nn.cross_entropy(np.zeros((2, 3), "f"), np.zeros((3,), int)), r"take labels \[2\], got \[3\]"),
@@ -241,7 +255,11 @@ def test_batch_norm_is_pytorchs():
     ("mine", "theirs", "shape"),
     [
         (lambda: nn.Linear(4, 3), lambda t: t.nn.Linear(4, 3), (2, 5, 4)),
-        (lambda: nn.Conv(4, 6, 3, stride=2, padding=1, groups=2), lambda t: t.nn.Conv2d(4, 6, 3, 2, 1, groups=2), (2, 4, 7, 7)),
+        (
+            lambda: nn.Conv(4, 6, 3, stride=2, padding=1, groups=2),
+            lambda t: t.nn.Conv2d(4, 6, 3, 2, 1, groups=2),
+            (2, 4, 7, 7),
+        ),
         (lambda: nn.LayerNorm([3, 4]), lambda t: t.nn.LayerNorm([3, 4]), (2, 3, 4)),
         (lambda: nn.MaxPool(3, 2, 1), lambda t: t.nn.MaxPool2d(3, 2, 1), (2, 4, 7, 7)),
         (lambda: nn.AvgPool(3, 2, 1), lambda t: t.nn.AvgPool2d(3, 2, 1), (2, 4, 7, 7)),
@@ -259,4 +277,6 @@ def test_layers_are_pytorchs(mine, theirs, shape):
     np.testing.assert_allclose(y.numpy(), z.detach().numpy(), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(a.grad.numpy(), b.grad.numpy(), rtol=1e-3, atol=1e-4)
     for name, p in ours.named_parameters():
-        np.testing.assert_allclose(p.grad.numpy(), dict(other.named_parameters())[name].grad.numpy(), rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(
+            p.grad.numpy(), dict(other.named_parameters())[name].grad.numpy(), rtol=1e-3, atol=1e-3
+        )

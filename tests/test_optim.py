@@ -22,7 +22,10 @@ RULES = {
         lambda: optim.SGD(0.1, 0.9, 0.3, weight_decay=0.1),
         lambda t, p: t.optim.SGD(p, 0.1, momentum=0.9, dampening=0.3, weight_decay=0.1),
     ),
-    "nesterov": (lambda: optim.SGD(0.1, 0.9, nesterov=True), lambda t, p: t.optim.SGD(p, 0.1, momentum=0.9, nesterov=True)),
+    "nesterov": (
+        lambda: optim.SGD(0.1, 0.9, nesterov=True),
+        lambda t, p: t.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+    ),
     "adam": (lambda: optim.Adam(0.01), lambda t, p: t.optim.Adam(p, 0.01)),
     "adam decay": (lambda: optim.Adam(0.01, weight_decay=0.1), lambda t, p: t.optim.Adam(p, 0.01, weight_decay=0.1)),
     "adamw": (lambda: optim.AdamW(0.01), lambda t, p: t.optim.AdamW(p, 0.01)),
@@ -55,12 +58,14 @@ def test_ten_steps_are_pytorchs(name):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-7), ("float32", 1e-6)])
 def test_adamw_three_steps(dtype, tolerance):
-    """The step count starts at 1, decay takes the old weight, eps comes after the correction, no gradient still decays."""
+    """Steps count from 1, decay takes the old weight, eps comes after the correction, no gradient still decays."""
     p0 = np.array([1.0, -2.0, 0.5])
     gs = [np.array([0.1, 0.0, 1e-9]), np.array([-0.2, 0.3, 0.0]), np.array([0.05, 0.3, 0.0])]
     lr, b1, b2, eps, wd = 0.1, 0.9, 0.99, 1e-8, 0.04
     q = p0 * (1 - lr * wd) - lr * gs[0] / (np.abs(gs[0]) + eps)
-    q = q * (1 - lr * wd) - lr * ((b1 * gs[0] + gs[1]) / (1 + b1)) / (np.sqrt((b2 * gs[0] ** 2 + gs[1] ** 2) / (1 + b2)) + eps)
+    q = q * (1 - lr * wd) - lr * ((b1 * gs[0] + gs[1]) / (1 + b1)) / (
+        np.sqrt((b2 * gs[0] ** 2 + gs[1] ** 2) / (1 + b2)) + eps
+    )
     q = q * (1 - lr * wd) - lr * ((b1**2 * gs[0] + b1 * gs[1] + gs[2]) / (1 + b1 + b1**2)) / (
         np.sqrt((b2**2 * gs[0] ** 2 + b2 * gs[1] ** 2 + gs[2] ** 2) / (1 + b2 + b2**2)) + eps
     )
@@ -135,7 +140,10 @@ SCHEDULES = {
     "step decay": (optim.step_decay(0.3, 3, 0.5), lambda n: 0.3 * 0.5 ** (n // 3)),
     "exponential": (optim.exponential(0.3, 0.9), lambda n: 0.3 * 0.9**n),
     "warm-up": (optim.warm_up(4, 0.3), lambda n: 0.3 * min((n + 1) / 4, 1)),
-    "warm-up, step decay": (optim.warm_up(2, optim.step_decay(0.3, 3)), lambda n: 0.3 * min((n + 1) / 2, 1) * 0.1 ** (max(n - 2, 0) // 3)),
+    "warm-up, step decay": (
+        optim.warm_up(2, optim.step_decay(0.3, 3)),
+        lambda n: 0.3 * min((n + 1) / 2, 1) * 0.1 ** (max(n - 2, 0) // 3),
+    ),
 }
 
 
@@ -159,7 +167,9 @@ def test_cosine_counts_steps_as_pytorch_does():
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 7)
     schedule = optim.cosine(0.3, 7)
     for n in range(7):
-        np.testing.assert_allclose(schedule(gk.tensor(float(n))).item(), optimizer.param_groups[0]["lr"], rtol=1e-5, atol=1e-8)
+        np.testing.assert_allclose(
+            schedule(gk.tensor(float(n))).item(), optimizer.param_groups[0]["lr"], rtol=1e-5, atol=1e-8
+        )
         optimizer.step()
         scheduler.step()
 
@@ -211,7 +221,7 @@ def test_add_updates_refuses_what_is_no_parameter():
     step = add_gradients(model_of_two(), "loss", ["w", "x"])
     with pytest.raises(GradientError, match="'x' is no parameter"):
         add_updates(step, {"x": "x_grad"}, optim.SGD(0.1))
-    with pytest.raises(GradientError, match="no value 'w_grda'. Did you mean 'w_grad'"):
+    with pytest.raises(GradientError, match=r"no value 'w_grda'\. Did you mean 'w_grad'"):
         add_updates(step, {"w": "w_grda"}, optim.SGD(0.1))
     with pytest.raises(GradientError, match="cannot be the gradient of 'b'"):
         add_updates(step, {"b": "w_grad"}, optim.SGD(0.1))

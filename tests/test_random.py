@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -81,7 +83,7 @@ def test_the_stream_is_balanced_and_moves_on():
         assert abs(mask.mean() - 0.8) < 0.006
         assert abs(mask.mean(0) - 0.8).max() < 0.13
     centred = [(m - 0.8).ravel() for m in masks]
-    for a, b in zip(centred, centred[1:], strict=False):
+    for a, b in itertools.pairwise(centred):
         assert abs((a * b).mean() / 0.16) < 0.015
     for lag in (1, 2, 7, 500):
         assert abs((centred[0][lag:] * centred[0][:-lag]).mean() / 0.16) < 0.015

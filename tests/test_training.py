@@ -1,4 +1,4 @@
-"""Training graphs: what is trained and what is not, files, resuming, micro-batches, and everything that can be wrong."""
+"""Training graphs: what is trained and what is not, files, resuming, micro-batches, and what can be wrong."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ LINEAR = """g (float[N, 2] x) => (float[N, 3] y) <float[2, 3] w = {1, 2, 3, 4, 5
 # Steps
 
 
-@pytest.mark.parametrize("optimizer", [optim.SGD(0.1), optim.SGD(0.1, 0.9, nesterov=True), optim.AdamW(0.01, clip_norm=1.0)])
+@pytest.mark.parametrize(
+    "optimizer", [optim.SGD(0.1), optim.SGD(0.1, 0.9, nesterov=True), optim.AdamW(0.01, clip_norm=1.0)]
+)
 def test_a_step_is_what_the_eager_step_is(optimizer):
     model = module(dropout=0.3)
     trainer = gk.Trainer(graph_of(model, optimizer))
@@ -78,7 +80,9 @@ def test_evaluating_is_inference_with_the_parameters_as_they_are(tmp_path):
     data = batch(6)
     found = trainer.evaluate(data)
     trainer.export_inference(tmp_path / "m.onnx")
-    np.testing.assert_allclose(gk.run(tmp_path / "m.onnx", {"x": data["x"]})["output"], found["output"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        gk.run(tmp_path / "m.onnx", {"x": data["x"]})["output"], found["output"], rtol=1e-5, atol=1e-6
+    )
     model.load_state_dict({n: v for n, v in trainer.state().items() if n in dict(model.named_tensors())})
     np.testing.assert_allclose(model.eval()(data["x"]).numpy(), found["output"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(nn.cross_entropy(model(data["x"]), data["labels"]).numpy(), found["loss"], rtol=1e-5)
@@ -153,7 +157,7 @@ def test_frozen_batch_norm():
         {y = BatchNormalization(x, s, b, rm, rv) z = Tanh(y) loss = ReduceMean<keepdims=0>(z)}""")
     graph = build(model, "loss", optim.SGD(0.1))
     assert graph.trainable == ["s", "b"]
-    assert graph.frozen == {name: "running statistics of BatchNormalization" for name in ("rm", "rv")}
+    assert graph.frozen == dict.fromkeys(("rm", "rv"), "running statistics of BatchNormalization")
     trainer = gk.Trainer(graph)
     trainer.step({"x": RNG.normal(size=(4, 2, 3)).astype("f")})
     made = {n: v.const_value.numpy() for n, v in graph.inference(trainer.state()).graph.initializers.items()}
@@ -173,7 +177,8 @@ def test_training_batch_norm_of_a_file_moves_its_statistics():
     np.testing.assert_allclose(trainer.state()["rm"], 0.9 * np.array([0.5, -1]) + 0.1 * x.mean(0), rtol=1e-5)
 
 
-UNUSED = """g (float[2] x) => (float loss, float[2] other) <float[2] w = {1, 2}, float[2] frozen = {3, 4}, float[2] side = {5, 6}>
+UNUSED = """g (float[2] x) => (float loss, float[2] other)
+<float[2] w = {1, 2}, float[2] frozen = {3, 4}, float[2] side = {5, 6}>
 {h = Mul(x, w) y = Add(h, frozen) loss = ReduceSum<keepdims=0>(y) other = Mul(x, side)}"""
 
 
@@ -208,11 +213,20 @@ def test_two_parameters_of_equal_values_stay_two():
 
 WRONG = {
     "vector loss": (lambda: build(file_model(LINEAR), "y"), r"loss 'y' has shape \[N, 3\], and a loss is a scalar"),
-    "unknown loss": (lambda: build(file_model(LINEAR), "cross_entorpy"), "there is no loss 'cross_entorpy'. Did you mean 'cross_entropy'"),
+    "unknown loss": (
+        lambda: build(file_model(LINEAR), "cross_entorpy"),
+        "there is no loss 'cross_entorpy'. Did you mean 'cross_entropy'",
+    ),
     "function of vectors": (lambda: build(file_model(LINEAR), lambda y, t: y - t), "a loss is a scalar. Reduce it"),
     "two outputs": (lambda: build(file_model(UNUSED), "mse"), r"has 2 \(loss, other\). Write a function: loss=lambda"),
-    "not reached": (lambda: build(file_model(UNUSED), "loss", trainable=["w", "side"]), "does not depend on 'side' by any differentiable"),
-    "unknown name": (lambda: build(file_model(UNUSED), "loss", trainable=["sied"]), "names 'sied'.* Did you mean 'side'"),
+    "not reached": (
+        lambda: build(file_model(UNUSED), "loss", trainable=["w", "side"]),
+        "does not depend on 'side' by any differentiable",
+    ),
+    "unknown name": (
+        lambda: build(file_model(UNUSED), "loss", trainable=["sied"]),
+        "names 'sied'.* Did you mean 'side'",
+    ),
     "nothing": (lambda: build(file_model(UNUSED), "loss", trainable=lambda n: False), "nothing to train"),
     "no inputs": (lambda: build(module(), "cross_entropy"), "a module's inputs must be described"),
     "function": (lambda: build(lambda x: x, "mse"), "a plain function owns no parameters"),
@@ -351,7 +365,9 @@ def test_other_files_of_the_folder_stay(tmp_path):
 def test_a_save_that_fails_leaves_the_old_files_whole(tmp_path, monkeypatch):
     graph_of(optimizer=optim.SGD(0.1)).save(tmp_path)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    monkeypatch.setattr("graphkit.training.graphs.write_state", lambda *a: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        "graphkit.training.graphs.write_state", lambda *a: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     with pytest.raises(ModelFileError, match="could not be written: No space left"):
         graph_of(optimizer=optim.AdamW(0.1)).save(tmp_path)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
@@ -362,24 +378,32 @@ def test_a_save_that_is_killed_while_files_are_moved_is_finished_by_the_next_rea
     moved = []
 
     def killed(self, target):
-        if moved:
-            raise KeyboardInterrupt
-        moved.append(target)
+        if folders_module._READY in str(self):
+            if moved:
+                raise KeyboardInterrupt
+            moved.append(target)
         return replace(self, target)
 
     replace = Path.replace
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Path, "replace", lambda self, target: killed(self, target) if folders_module._READY in str(self) else replace(self, target))
-        graph_of(optimizer=optim.AdamW(0.1)).save(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            graph_of(optimizer=optim.AdamW(0.1)).save(tmp_path)
     assert TrainingGraph.load(tmp_path).optimizer["rule"] == "AdamW"
-    assert sorted(p.name for p in tmp_path.iterdir())[0] == "checkpoint.safetensors"
+    assert min(p.name for p in tmp_path.iterdir()) == "checkpoint.safetensors"
 
 
 BAD_FOLDERS = {
     "nothing": (lambda f: [p.unlink() for p in f.iterdir()], "holds no training graph: there is no manifest.json"),
     "manifest": (lambda f: (f / "manifest.json").write_text("{"), "manifest.json cannot be read"),
-    "version": (lambda f: (f / "manifest.json").write_text('{"version": 99}'), "is not the manifest of a training graph of version 1"),
-    "checkpoint": (lambda f: (f / "checkpoint.safetensors").write_bytes(b"x" * 20), "is damaged, cut short or not a .safetensors"),
+    "version": (
+        lambda f: (f / "manifest.json").write_text('{"version": 99}'),
+        "is not the manifest of a training graph of version 1",
+    ),
+    "checkpoint": (
+        lambda f: (f / "checkpoint.safetensors").write_bytes(b"x" * 20),
+        "is damaged, cut short or not a .safetensors",
+    ),
     "train": (lambda f: (f / "train.onnx").write_bytes(b""), "train.onnx is empty"),
 }
 
@@ -397,11 +421,13 @@ def test_a_state_of_another_graph_is_refused_and_changes_nothing(tmp_path):
     trainer = gk.Trainer(graph_of(optimizer=optim.SGD(0.1)))
     gk.Trainer(graph_of(optimizer=optim.AdamW(0.1))).save(tmp_path / "adam.safetensors")
     before = trainer.state()
-    with pytest.raises(InputError, match="is not a state of this training graph: 'optimizer.step' is unknown|first_moment' is unknown"):
+    with pytest.raises(
+        InputError, match=r"is not a state of this training graph: .*first_moment' is unknown"
+    ):
         trainer.load(tmp_path / "adam.safetensors")
     with pytest.raises(ModelFileError, match="does not exist"):
         trainer.load(tmp_path / "none.safetensors")
-    with pytest.raises(ModelFileError, match="the folder .* does not exist"):
+    with pytest.raises(ModelFileError, match=r"the folder .* does not exist"):
         trainer.save(tmp_path / "no" / "where.safetensors")
     for name, value in trainer.state().items():
         np.testing.assert_array_equal(value, before[name])
@@ -410,5 +436,15 @@ def test_a_state_of_another_graph_is_refused_and_changes_nothing(tmp_path):
 def test_cuda_that_is_not_there_is_an_error():
     if "cuda" in str(gk.runtime.available_devices()):
         pytest.skip("there is a CUDA GPU here")
-    with pytest.raises(GraphkitError, match="(?i)cuda"):
+    with pytest.raises(GraphkitError, match=r"(?i)cuda"):
         gk.Trainer(graph_of(), device="cuda")
+
+
+def test_the_cuda_benchmark_says_why_it_cannot_run(monkeypatch, capsys):
+    if "cuda" in str(gk.runtime.available_devices()):
+        pytest.skip("there is a CUDA GPU here")
+    from benchmarks import cuda
+
+    monkeypatch.setattr("sys.argv", ["cuda"])
+    assert cuda.main() == 2
+    assert "benchmarks.cuda needs a CUDA GPU: cuda:0 is not available" in capsys.readouterr().err

@@ -11,7 +11,7 @@ __all__ = ["mirrored"]
 
 def mirrored(torch: Any, name: str, model: Any) -> Any:
     """A PyTorch module with the parameters of ``model``."""
-    family = name.split()[-1] if name.split()[-1] in ("mlp", "gpt") else name.split()[0]
+    family = next(kind for kind in ("mlp", "gpt", "lenet", "resnet") if kind in name)
     made = {"mlp": _mlp, "lenet": _lenet, "resnet": _resnet, "gpt": _gpt}[family](torch, model)
     state = {n: torch.tensor(np.array(v)) for n, v in model.state_dict().items()}
     missing = set(dict(made.named_parameters())) - set(state)
@@ -67,7 +67,8 @@ def _resnet(torch: Any, model: Any) -> Any:
             self.conv2, self.norm2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs)
             self.shortcut = None
             if block.shortcut is not None:
-                self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+                straight = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+                self.shortcut = nn.Sequential(straight, nn.BatchNorm2d(outputs))
 
         def forward(self, x):
             y = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
@@ -119,7 +120,8 @@ def _gpt(torch: Any, model: Any) -> Any:
     class GPT(nn.Module):
         def __init__(self):
             super().__init__()
-            self.tokens, self.places = nn.Embedding(*model.tokens.weight.shape), nn.Embedding(*model.places.weight.shape)
+            self.tokens = nn.Embedding(*model.tokens.weight.shape)
+            self.places = nn.Embedding(*model.places.weight.shape)
             self.layers = nn.ModuleList(Layer(layer) for layer in model.layers)
             self.norm = nn.LayerNorm(width)
             self.head = nn.Linear(width, model.head.weight.shape[0], bias=False)

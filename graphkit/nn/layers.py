@@ -49,9 +49,7 @@ class Linear(Module):
         outputs, inputs = self.weight.shape
         extents = x.shape
         if not extents or (isinstance(extents[-1], int) and extents[-1] != inputs):
-            raise OperatorError(
-                f"Linear({inputs}, {outputs}) at {here()} takes [..., {inputs}], got {list(extents)}"
-            )
+            raise OperatorError(f"Linear({inputs}, {outputs}) at {here()} takes [..., {inputs}], got {list(extents)}")
         if len(extents) == 2:
             return _affine(x, self.weight, self.bias)
         # One Gemm over all rows: its bias is free, and the transposed weight need not be made.
@@ -64,7 +62,7 @@ class Linear(Module):
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return op.Gemm(x, weight, transB=1) if bias is None else op.Gemm(x, weight, bias, transB=1)  # type: ignore[no-any-return]  # one output
+    return op.Gemm(x, weight, transB=1) if bias is None else op.Gemm(x, weight, bias, transB=1)
 
 
 class Conv(Module):
@@ -101,7 +99,7 @@ class Conv(Module):
     def forward(self, x: Any) -> Tensor:
         """[batch, inputs, *spatial] to [batch, outputs, *smaller]."""
         operands = [as_tensor(x), self.weight, *([] if self.bias is None else [self.bias])]
-        return op.Conv(  # type: ignore[no-any-return]  # one output
+        return op.Conv(
             *operands, kernel_shape=self.kernel, strides=self.stride, pads=self.padding * 2, dilations=self.dilation,
             group=self.groups,
         )  # fmt: skip
@@ -123,7 +121,9 @@ class Embedding(Module):
     (1, 3, 4)
     """
 
-    def __init__(self, count: int, width: int, scale: float = 1.0, dtype: Any = "float32", rng: Generator = None) -> None:
+    def __init__(
+        self, count: int, width: int, scale: float = 1.0, dtype: Any = "float32", rng: Generator = None
+    ) -> None:
         self.weight = initializers.normal([count, width], scale, dtype, rng)
 
     def forward(self, indices: Any) -> Tensor:
@@ -131,7 +131,7 @@ class Embedding(Module):
         chosen = as_tensor(indices)
         if dtypes.is_float(chosen.dtype) or chosen.dtype == dtypes.BOOL:
             raise OperatorError(f"Embedding at {here()} takes int32 or int64 indices, got {dtypes.name(chosen.dtype)}")
-        return op.Gather(self.weight, chosen, axis=0)  # type: ignore[no-any-return]  # one output
+        return op.Gather(self.weight, chosen, axis=0)
 
 
 class Dropout(Module):
@@ -149,10 +149,10 @@ class Dropout(Module):
 
     def forward(self, x: Any) -> Tensor:
         """The same shape."""
-        x = as_tensor(x)
+        t = as_tensor(x)
         if not self.training or not self.probability:
-            return x
+            return t
         keep = 1.0 - self.probability
-        mask = random.keep_mask(self.key, x, keep).astype(x.dtype)
+        mask = random.keep_mask(self.key, t, keep).astype(t.dtype)
         self.key.assign(random.advance(self.key))
-        return apply1("Mul", x, apply1("Mul", mask, scalar(1.0 / keep, x.dtype)))
+        return apply1("Mul", t, apply1("Mul", mask, scalar(1.0 / keep, t.dtype)))

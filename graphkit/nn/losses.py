@@ -1,4 +1,4 @@
-"""Losses: scalars that say how far outputs are from labels; the mean over all elements or samples unless said otherwise."""
+"""Losses: how far outputs are from labels, the mean over all elements or samples unless said otherwise."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def cross_entropy(
     place = axis % rank if rank else 0
     if rank < 2 or chosen.dtype not in (dtypes.INT64, dtypes.INT32):
         raise InputError(
-            f"cross_entropy at {here()} takes logits [batch, classes...] and int64 labels, got {scores!r} and {chosen!r}. "
+            f"cross_entropy at {here()} takes logits [batch, classes...] and int64 labels, got {scores!r} and "
+            f"{chosen!r}. "
             "For labels that are probabilities write -(labels * gk.nn.log_softmax(logits)).sum(-1).mean()"
         )
     _check_labels(scores, chosen, place, ignore_index)
@@ -94,7 +95,7 @@ def _check_labels(scores: Tensor, labels: Tensor, axis: int, ignore_index: int |
 
 def nll(log_probabilities: Any, labels: Any, *, reduction: Reduction = "mean") -> Tensor:
     """-log_probabilities [batch, classes...] at the label."""
-    return op.NegativeLogLikelihoodLoss(log_probabilities, labels, reduction=reduction)  # type: ignore[no-any-return]  # one output
+    return op.NegativeLogLikelihoodLoss(log_probabilities, labels, reduction=reduction)
 
 
 def mse(outputs: Any, labels: Any, *, reduction: Reduction = "mean") -> Tensor:
@@ -135,7 +136,8 @@ def _alike(name: str, outputs: Any, labels: Any, subtract: bool = True) -> Tenso
     a, b = as_tensor(outputs), as_tensor(labels)
     if a.dtype != b.dtype:
         raise InputError(
-            f"{name} at {here()} takes outputs and labels of one dtype, got {dtypes.name(a.dtype)} and {dtypes.name(b.dtype)}"
+            f"{name} at {here()} takes outputs and labels of one dtype, got {dtypes.name(a.dtype)} and "
+            f"{dtypes.name(b.dtype)}"
         )
     if a.dims is not None and b.dims is not None and (
         len(a.dims) != len(b.dims)

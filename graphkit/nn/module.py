@@ -52,8 +52,7 @@ class Module:
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """Itself and every module inside, each once, with the path of attributes that leads there."""
-        for path, found in _walk(self, prefix, Module):
-            yield path, found
+        yield from _walk(self, prefix, Module)
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Parameters and buffers, each once under the first path that leads to it."""
@@ -116,7 +115,8 @@ class Module:
             value = fitting[name] = as_tensor(np.asarray(state[name]))
             if value.dtype != t.dtype or value.dims != t.dims:
                 problems.append(
-                    f"'{name}' is {dtypes.name(t.dtype)}{list(t.shape)}, got {dtypes.name(value.dtype)}{list(value.shape)}"
+                    f"'{name}' is {dtypes.name(t.dtype)}{list(t.shape)}, got "
+                    f"{dtypes.name(value.dtype)}{list(value.shape)}"
                 )
         if problems:
             raise InputError(f"the state does not fit {type(self).__name__} ({here()}): {'; '.join(problems)}")

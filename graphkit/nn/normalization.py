@@ -50,7 +50,7 @@ class BatchNorm(Module):
         mean, variance = autograd.stop_gradient(self.running_mean), autograd.stop_gradient(self.running_var)
         inputs = (x, self.weight, self.bias, mean, variance)
         if not self.training:
-            return op.BatchNormalization(*inputs, epsilon=self.epsilon)  # type: ignore[no-any-return]  # one output
+            return op.BatchNormalization(*inputs, epsilon=self.epsilon)
         settings = {"epsilon": self.epsilon, "momentum": 1.0 - self.momentum, "training_mode": 1}
         y, mean, variance = apply("BatchNormalization", inputs, settings, 3)
         with autograd.no_grad():
@@ -68,7 +68,8 @@ class BatchNorm(Module):
             (channels,) = self.weight.shape
             n = op.Size(x).astype(self.running_var.dtype) * (1.0 / channels)
             factor = n / op.Max(n - 1.0, as_tensor(1.0, n.dtype))
-        return kept + (updated - kept) * factor
+        result: Tensor = kept + (updated - kept) * factor
+        return result
 
 
 class LayerNorm(Module):
@@ -90,4 +91,4 @@ class LayerNorm(Module):
     def forward(self, x: Any) -> Tensor:
         """The same shape."""
         operands = [as_tensor(x), self.weight, *([] if self.bias is None else [self.bias])]
-        return op.LayerNormalization(*operands, axis=self.axis, epsilon=self.epsilon)  # type: ignore[no-any-return]  # one output
+        return op.LayerNormalization(*operands, axis=self.axis, epsilon=self.epsilon)

@@ -23,7 +23,7 @@ def global_norm(gradients: Sequence[Tensor]) -> Tensor:
         part = (wide * wide).sum()
         total = part if total is None else total + part
     assert total is not None, "there are no gradients"
-    return op.Sqrt(total)  # type: ignore[no-any-return]  # one output
+    return op.Sqrt(total)
 
 
 def clip_by_global_norm(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:

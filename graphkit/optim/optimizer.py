@@ -35,7 +35,7 @@ class Common:
     def power(self, base: float) -> Tensor:
         """base to the power of the step, float64."""
         assert self.step is not None
-        return op.Pow(as_tensor(np.float64(base)), self.step.astype("float64"))  # type: ignore[no-any-return]  # one output
+        return op.Pow(as_tensor(np.float64(base)), self.step.astype("float64"))
 
     def cast(self, value: float | Tensor, like: Tensor) -> Tensor:
         """A scalar in the dtype of ``like``."""
@@ -103,9 +103,7 @@ class Optimizer:
         if self.clip_norm is not None and gradients:
             gradients = clip_by_global_norm(gradients, self.clip_norm)
         common = self.prepare(step)
-        return [
-            self.update(p, g, s, common) for p, g, s in zip(parameters, gradients, states, strict=True)
-        ]
+        return [self.update(p, g, s, common) for p, g, s in zip(parameters, gradients, states, strict=True)]
 
     def settings(self) -> dict[str, Any]:
         """The rule's name and settings, as a manifest writes them down."""

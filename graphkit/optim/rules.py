@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-
 from graphkit import op
 from graphkit.core import Tensor
 from graphkit.errors import GraphkitError
@@ -145,5 +144,3 @@ class AdamW(Adam):
         weight_decay: float = 0.01, clip_norm: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, betas, eps, weight_decay, clip_norm)
-
-

@@ -35,7 +35,7 @@ def cosine(rate: float, steps: int, final: float = 0.0) -> Schedule:
 
     def schedule(step: Tensor) -> Tensor:
         reached = op.Min(step * (1.0 / steps), as_tensor(1.0))
-        return (op.Cos(reached * math.pi) + 1.0) * (0.5 * (rate - final)) + final  # type: ignore[no-any-return]  # a Tensor
+        return (op.Cos(reached * math.pi) + 1.0) * (0.5 * (rate - final)) + final
 
     return schedule
 
@@ -69,7 +69,7 @@ def warm_up(steps: int, then: float | Schedule) -> Schedule:
 
     def schedule(step: Tensor) -> Tensor:
         started = op.Max(step - float(steps), as_tensor(0.0))
-        return op.Min((step + 1.0) * (1.0 / steps), as_tensor(1.0)) * after(started)  # type: ignore[no-any-return]  # a Tensor
+        return op.Min((step + 1.0) * (1.0 / steps), as_tensor(1.0)) * after(started)
 
     return schedule
 

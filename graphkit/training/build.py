@@ -20,12 +20,12 @@ from graphkit.optimizers.add_updates import NEXT, append_updates, make_constant,
 from graphkit.optimizers.base import select
 from graphkit.optimizers.pipeline import run_passes
 from graphkit.optimizers.report import Report
+from graphkit.tracing import Spec
 from graphkit.training.fusion import fuse_updates
 from graphkit.training.graphs import TrainingGraph
 from graphkit.training.losses import LABELS, LossLike, add_loss
 from graphkit.training.lowering import lower_losses
 from graphkit.training.sources import FileSource, ModuleSource, Opened, Source, unknown_trainable
-from graphkit.tracing import Spec
 
 __all__ = ["build"]
 
@@ -269,5 +269,3 @@ def _drop_loss(model: ir.Model, loss: str) -> None:
     if not all(v in needed for v in graph.inputs):
         graph.outputs[:] = kept
         graph.inputs[:] = [v for v in graph.inputs if v in needed]
-
-

@@ -28,9 +28,11 @@ def fuse_updates(graph: ir.Graph) -> int:
 def _scale_addend(graph: ir.Graph, gemm: ir.Node) -> bool:
     """A product with ``momentum * b`` added already: the factor is its beta."""
     addend = _scaled(gemm.inputs[2])
-    if addend is None or addend[2] is None or not _read_once(addend[2].outputs[0]):
+    if addend is None:
         return False
     matrix, factor, scaling = addend
+    if scaling is None or not _read_once(scaling.outputs[0]):
+        return False
     gemm.replace_input_with(2, matrix)
     gemm.attributes["beta"] = ir.AttrFloat32("beta", factor * gemm.attributes.get_float("beta", 1.0))
     graph.remove(scaling, safe=True)
@@ -57,8 +59,7 @@ def _fuse(graph: ir.Graph, node: ir.Node) -> bool:
             other, beta, scaling = scaling.outputs[0], 1.0, None
         if node.op_type == "Sub":
             alpha, beta = (-alpha, beta) if place == 1 else (alpha, -beta)
-        attributes: dict[str, Any] = {"transA": gemm.attributes.get_int("transA", 0), "transB": gemm.attributes.get_int("transB", 0)}
-        attributes = {key: value for key, value in attributes.items() if value}
+        attributes: dict[str, Any] = {key: 1 for key in ("transA", "transB") if gemm.attributes.get_int(key, 0)}
         attributes["alpha"] = alpha * gemm.attributes.get_float("alpha", 1.0)
         attributes["beta"] = beta
         fused = ir.Node("", "Gemm", [gemm.inputs[0], gemm.inputs[1], other], name=gemm.name, num_outputs=1,

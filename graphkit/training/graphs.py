@@ -1,4 +1,4 @@
-"""TrainingGraph: what build() makes: three models, the state that one of them carries on, and a folder to keep them in."""
+"""TrainingGraph, what build() makes: three models, the state that one of them carries on, a folder to keep them in."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ FILES = ("train.onnx", "eval.onnx", "infer.onnx", "checkpoint.safetensors", "man
 class Derive(Protocol):
     """Where the evaluation and the inference graph come from."""
 
-    def evaluation(self) -> ir.Model: ...  # noqa: D102  # a protocol
-    def inference(self, state: Mapping[str, Array]) -> ir.Model: ...  # noqa: D102  # a protocol
+    def evaluation(self) -> ir.Model: ...
+    def inference(self, state: Mapping[str, Array]) -> ir.Model: ...
 
 
 @dataclass

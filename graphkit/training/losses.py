@@ -31,7 +31,12 @@ LOSSES: Final[dict[str, LossFunction]] = {
 
 
 def add_loss(
-    graph: Graph, loss: LossLike, outputs: dict[str, Tensor], result: Any, values: dict[str, Tensor], labels: Spec | None
+    graph: Graph,
+    loss: LossLike,
+    outputs: dict[str, Tensor],
+    result: Any,
+    values: dict[str, Tensor],
+    labels: Spec | None,
 ) -> Tensor:
     """The loss as a tensor of the graph, which is the current interpreter; an input for the labels if it takes any.
 
@@ -83,9 +88,7 @@ def _labels_input(graph: Graph, labels: Spec) -> Tensor:
     return new_input(graph, labels.name or LABELS, labels.dtype, labels.shape)
 
 
-def _function(
-    graph: Graph, loss: LossFunction, outputs: dict[str, Tensor], result: Any, labels: Spec | None
-) -> Tensor:
+def _function(graph: Graph, loss: LossFunction, outputs: dict[str, Tensor], result: Any, labels: Spec | None) -> Tensor:
     if _positional(loss) == 1 and labels is None:
         return as_tensor(loss(result))
     if labels is None:
@@ -113,6 +116,6 @@ def _check(loss: Tensor, given: LossLike) -> None:
     dims: Sequence[Any] | None = loss.dims
     if dims is None or any(d != 1 for d in dims):
         raise GradientError(
-            f"{shown} has shape {text(loss.dims)}, and a loss is a scalar. Reduce it, with .mean() or .sum(); for a file "
-            "whose outputs are no losses give one by name, such as loss='cross_entropy' or loss='mse', or a function"
+            f"{shown} has shape {text(loss.dims)}, and a loss is a scalar. Reduce it, with .mean() or .sum(); for a "
+            "file whose outputs are no losses name one, such as loss='cross_entropy' or loss='mse', or give a function"
         )

@@ -69,7 +69,9 @@ class ModuleSource(Source):
             )
         if isinstance(inputs, Spec) or not isinstance(inputs, Mapping | Sequence):
             inputs = [inputs]
-        named: Any = inputs if isinstance(inputs, Mapping) else dict(zip(_argument_names(module, len(inputs)), inputs, strict=True))
+        named: Any = inputs
+        if not isinstance(inputs, Mapping):
+            named = dict(zip(_argument_names(module, len(inputs)), inputs, strict=True))
         self.module = module
         self.specs = {name: _spec(name, given) for name, given in named.items()}
 
@@ -80,7 +82,7 @@ class ModuleSource(Source):
         arguments = {name: graph.input(name, spec.dtype, spec.shape) for name, spec in self.specs.items()}
         for name in named:
             if name in arguments:
-                raise GraphkitError(f"an input and a parameter of the module are both called '{name}'; rename the input")
+                raise GraphkitError(f"an input and a parameter of the module are both called '{name}'; rename one")
         with _mode(self.module, training), interpreter.using(graph):
             result = self.module(*arguments.values())
             leaves, structure = tree.flatten(result)
@@ -166,7 +168,7 @@ class FileSource(Source):
                 continue
             if value in running:
                 opened.frozen[name] = RUNNING
-            elif (t.dims if declared is None else name in declared):
+            elif t.dims if declared is None else name in declared:
                 opened.candidates[name] = t
             elif t.dims:
                 opened.frozen[name] = NO_PARAMETER

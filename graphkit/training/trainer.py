@@ -32,7 +32,8 @@ class Trainer:
         threads: of one operator; None for as many as there are cores.
 
     >>> import numpy as np, graphkit as gk
-    >>> graph = gk.training.build(gk.nn.Linear(3, 2), "cross_entropy", gk.optim.SGD(0.5), inputs={"x": gk.spec("float32", ["n", 3])})
+    >>> x = gk.spec("float32", ["n", 3])
+    >>> graph = gk.training.build(gk.nn.Linear(3, 2), "cross_entropy", gk.optim.SGD(0.5), inputs={"x": x})
     >>> trainer = gk.Trainer(graph)
     >>> batch = {"x": np.eye(3, dtype="float32"), "labels": np.array([0, 1, 1])}
     >>> losses = [float(trainer.step(batch)["loss"]) for _ in range(20)]
@@ -207,5 +208,3 @@ def _cut(part: dict[str, Any], rows: int) -> list[dict[str, Any]]:
         {name: array[start : start + rows] if np.ndim(array) else array for name, array in part.items()}
         for start in range(0, count, rows)
     ]
-
-

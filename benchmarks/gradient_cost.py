@@ -1,0 +1,95 @@
+"""What all gradients together cost: (forward + backward) / forward of the compiled graph, and of training's whole step.
+
+    python -m benchmarks.gradient_cost [--threads 2]
+
+Reverse mode computes every parameter's gradient in a few times the cost of the loss, however many parameters there are.
+Parameters are inputs of both graphs, as in training, so that ONNX Runtime prepares no weights ahead for either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+import graphkit as gk
+from graphkit.optimizers import add_gradients, optimize
+from models import gpt, lenet, mlp, resnet
+
+GOAL = 3.0
+
+
+class _Loss:
+    """A network with its loss, as one function to trace."""
+
+    def __init__(self, model: gk.nn.Module) -> None:
+        self.model, self.named_tensors = model, model.named_tensors
+
+    def __call__(self, x: Any, labels: Any) -> Any:
+        return gk.nn.cross_entropy(self.model(x), labels)
+
+    forward = __call__
+
+
+def networks() -> dict[str, tuple[gk.nn.Module, Any, int]]:
+    """Each with a batch, and its number of classes."""
+    rng = np.random.default_rng(0)
+    images = rng.uniform(size=(64, 784)).astype("float32")
+    return {
+        "mlp 784-256-10, batch 64": (mlp.MLP(), images, 10),
+        "mlp 784-512-512-10, batch 1024": (mlp.MLP((784, 512, 512, 10)), np.tile(images, (16, 1)), 10),
+        "lenet, batch 64": (lenet.LeNet(), images, 10),
+        "resnet, batch 64": (resnet.ResNet(), images, 10),
+        "gpt, 4 layers of 256, 8 x 128": (gpt.GPT(256, 256, 4, 8, 128), rng.integers(0, 256, (8, 128)), 256),
+    }
+
+
+def with_parameters_as_inputs(model: ir.Model, names: list[str]) -> ir.Model:
+    """Their values become defaults, which ONNX Runtime does not fold."""
+    for name in names:
+        model.graph.inputs.append(model.graph.initializers[name])
+    return model
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    for what, (model, x, classes) in networks().items():
+        labels = np.random.default_rng(1).integers(0, classes, x.shape if x.dtype.kind == "i" else x.shape[:1])
+        names = [name for name, _ in model.named_parameters()]
+        traced = gk.trace(
+            _Loss(model), gk.spec(x.dtype, ["batch", *x.shape[1:]]), gk.spec("int64", ["batch", *labels.shape[1:]]),
+            output_names=["loss"],
+        )  # fmt: skip
+        graphs = {"forward": optimize(traced, "training", verify=False)}
+        graphs["both"] = optimize(add_gradients(traced, "loss", names), "training", verify=False)
+        sessions = {
+            kind: gk.runtime.Session(with_parameters_as_inputs(graph, names), threads=options.threads)
+            for kind, graph in graphs.items()
+        }
+        times: dict[str, list[float]] = {kind: [] for kind in sessions}
+        for turn in range(options.rounds + 2):
+            for kind, session in sessions.items():
+                session.run({"x": x, "labels": labels})
+                each = 20 if len(x) == 64 and "mlp" in what else 2
+                started = time.perf_counter()
+                for _ in range(each):
+                    session.run({"x": x, "labels": labels})
+                if turn >= 2:
+                    times[kind].append((time.perf_counter() - started) / each)
+        forward, both = (1e3 * statistics.median(times[kind]) for kind in ("forward", "both"))
+        print(
+            f"{what}: forward {forward:.2f} ms, with all {len(names)} gradients {both:.2f} ms, "
+            f"ratio {both / forward:.2f} (goal {GOAL:g})", flush=True,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
