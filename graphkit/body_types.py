@@ -40,6 +40,30 @@ def type_of(t: Tensor) -> Type:
     return Type(t.dtype, t.dims)
 
 
+def imply(op: str, attributes: Mapping[str, Any], types: Sequence[Type | None]) -> None:
+    """Note the rank of an input that the operator takes in no other, where a branch of If left it unknown."""
+    if op not in ("LSTM", "GRU", "RNN", "Conv", "ConvTranspose"):
+        return
+    x, w = types[0], types[1]
+    if op in ("LSTM", "GRU", "RNN"):
+        r = types[2]
+        size = r.dims[2] if r is not None and r.dims is not None else dims.anonymous()
+        for state in types[5:7]:
+            if state is not None and state.dims is None:
+                state.dims = (dims.anonymous(), dims.anonymous(), size)
+    if x is None or x.dims is not None or w is None or w.dims is None:
+        return
+    anonymous = tuple(dims.anonymous() for _ in w.dims)
+    if op == "Conv":
+        channels, groups = w.dims[1], int(attributes.get("group", 1))
+        middle = channels * groups if isinstance(channels, int) else anonymous[1]
+        x.dims = (anonymous[0], middle, *anonymous[2:])
+    elif op == "ConvTranspose":
+        x.dims = (anonymous[0], w.dims[0], *anonymous[2:])
+    else:
+        x.dims = (anonymous[0], anonymous[1], w.dims[2])
+
+
 def merge(a: Dims | None, b: Dims | None) -> Dims | None:
     """The dims of a value that has either of two shapes."""
     if a is None or b is None or len(a) != len(b):

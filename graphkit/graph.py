@@ -365,8 +365,10 @@ class Graph:
         types = [None if t is None or t.value is None else self.type_of(t.value) for t in inputs]
         proto = None
         outer_types: dict[str, onnx.TypeProto] = {}
-        from graphkit.body_types import BODIES, infer_bodies
+        from graphkit.body_types import BODIES, imply, infer_bodies
 
+        if not node.domain:
+            imply(node.op_type, attributes, types)
         found: list[Type | None] | None = None
         if node.op_type in BODIES and not node.domain:
             found = infer_bodies(self, node, attributes, types)

@@ -18,6 +18,7 @@ from graphkit.gradients import reason_against
 from graphkit.gradients.shapes import ones_like, zeros_like
 from graphkit.graph import Graph
 from graphkit.modelfile import ModelLike, give_back, lowest_ir_version, read_model
+from graphkit.optimizers.lift_weights import lift_weights
 from graphkit.schemas import WORKING_OPSET
 from graphkit.upgrade import upgrade_model
 
@@ -76,6 +77,7 @@ def add_gradients(
         raise GradientError("say with respect to what: wrt=[...] names graph inputs, initializers or other values")
     with collection_paused():
         own = read_model(model)
+        lift_weights(own, names)
         graph = differentiable_graph(own)
         found = gradients_of(graph, of, names, unreached)
         taken = named_values(own.graph)
