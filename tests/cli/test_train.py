@@ -52,7 +52,8 @@ def test_trains_evaluates_and_writes(train: Train) -> None:
     assert report["evaluations"][-1]["accuracy"] > 0.9
     assert {"train.onnx", "infer.onnx", "checkpoint.safetensors"} <= {p.name for p in Path("out").iterdir()}
     assert Path("loss.svg").is_file()
-    test = np.load("test.npz")
+    with np.load("test.npz") as loaded:
+        test = dict(loaded)
     scores = next(iter(gk.run("out/infer.onnx", {"x": test["x"]}).values()))
     assert (scores.argmax(1) == test["labels"]).mean() == pytest.approx(report["evaluations"][-1]["accuracy"])
 

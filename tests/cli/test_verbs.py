@@ -59,13 +59,18 @@ def graphkit(models: Path, capfd: pytest.CaptureFixture[str]) -> Invoke:
 X = np.array([[1, 2], [3, 4]], "float32")
 
 
+def _saved(path: str) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
 def test_run_from_npy_to_npz(graphkit: Invoke) -> None:
     np.save("x.npy", X)
     code, out, err = graphkit("run", "neg.onnx", "--input", "x=x.npy", "-o", "out.npz")
     assert (code, err) == (0, "")
     assert "float32[2, 2]" in out
     assert "written to out.npz" in out
-    np.testing.assert_array_equal(np.load("out.npz")["y"], -X)
+    np.testing.assert_array_equal(_saved("out.npz")["y"], -X)
 
 
 def test_run_from_npz_and_json_and_values(graphkit: Invoke) -> None:
@@ -105,14 +110,14 @@ def test_text_goes_in_and_out_without_pickle(graphkit: Invoke) -> None:
     code, out, _ = graphkit("run", "words.onnx", "--inputs", "words.json", "--json")
     assert (code, json.loads(out)["outputs"]["out"]["data"]) == (0, words)
     assert graphkit("run", "words.onnx", "--inputs", "words.json", "-o", "out.npz")[0] == 0
-    assert np.load("out.npz", allow_pickle=False)["out"].tolist() == words
+    assert _saved("out.npz")["out"].tolist() == words
     np.save("w.npy", np.array(words))
     assert graphkit("run", "words.onnx", "--input", "words=w.npy")[0] == 0
 
 
 def test_element_types_that_numpy_files_lack_are_widened(graphkit: Invoke) -> None:
     assert graphkit("run", "half.onnx", "--input", "x=[1, 2.5]", "-o", "out.npz")[0] == 0
-    saved = np.load("out.npz")["y"]
+    saved = _saved("out.npz")["y"]
     assert (saved.dtype, saved.tolist()) == (np.float32, [1, 2.5])
     np.save("x.npy", saved)
     assert graphkit("run", "half.onnx", "--input", "x=x.npy")[0] == 1
