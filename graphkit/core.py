@@ -71,7 +71,7 @@ class Record:
     ) -> None:
         self.op = op
         self.domain = domain
-        self.inputs = tuple(inputs)
+        self.inputs: tuple[Tensor | None, ...] = tuple(inputs)
         self.attributes = attributes
         self.made = made
         self.source = source
@@ -158,7 +158,7 @@ class Tensor(TensorMethods):
     """
 
     __slots__ = ("_array", "_needs", "_version", "grad", "graph", "index", "literal", "name", "record", "value")
-    __hash__ = object.__hash__  # == compares elements, so tensors hash by identity
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]  # == compares elements: hashed by identity
 
     def __init__(
         self,

@@ -161,11 +161,19 @@ class Eager:
         except Exception as error:  # noqa: BLE001  # ONNX Runtime raises classes of its own, which it does not export
             if not _lacks_kernel(error):
                 raise _explain(op, [None if a is None else Tensor(a) for a in arrays], error) from None
+            session = None
+        if session is None or _foreign(session):
             from graphkit import reference
 
             return reference.kernel(model, wanted), names
         run = session._sess.run  # the public run() checks what is known here, at half the cost of the whole call
         return (lambda feeds: run(wanted, feeds, None)), names
+
+
+def _foreign(session: onnxruntime.InferenceSession) -> bool:
+    """Whether a dtype goes in or out that ONNX Runtime's Python API has no numpy arrays for."""
+    types = [v.type for v in (*session.get_inputs(), *session.get_outputs())]
+    return any(name in t for t in types for name in ("bfloat16", "float8", "int4", "float4"))
 
 
 def _carries(array: Any) -> bool:

@@ -400,29 +400,33 @@ def _by_schema(
     names = [f"i{n}" if t is not None else "" for n, t in enumerate(inputs)]
     if op == "STFT":  # onnx's inference reads a missing onesided as 0, the standard as 1
         attributes = {"onesided": 1, **attributes}
-    if node is None:
-        from graphkit.eager import attribute_protos
-
-        node = helper.make_node(op, names, [f"o{n}" for n in range(outputs)], domain=domain)
-        node.attribute.extend(attribute_protos(attributes))
+    proto = node if node is not None else _proto(op, domain, attributes, names, outputs)
     types = {n: type_proto(t) for n, t in zip(names, inputs, strict=True) if t is not None}
     types.update(outer)
     data = {n: p for n, t in zip(names, inputs, strict=True) if t is not None and (p := _data(n, t)) is not None}
     opsets = dict(imports) if imports else {"": opset}
     try:
         found = onnx.shape_inference.infer_node_outputs(
-            schema, node, types, data,
+            schema, proto, types, data,
             opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()],
         )  # fmt: skip
     except Exception as error:  # noqa: BLE001  # inference that fails says nothing of the outputs
         if strict and isinstance(error, onnx.shape_inference.InferenceError):
             raise Misfit(str(error).split("] ", 1)[-1]) from None
         found = {}
-    results: list[Type | None] = [from_proto(found[o]) if o in found else None for o in node.output]
+    results: list[Type | None] = [from_proto(found[o]) if o in found else None for o in proto.output]
     for n, result in enumerate(results):
         if result is None:
             results[n] = _by_type_variable(schema, n, inputs)
     return results
+
+
+def _proto(op: str, domain: str, attributes: Mapping[str, Any], names: Sequence[str], outputs: int) -> onnx.NodeProto:
+    from graphkit.eager import attribute_protos
+
+    node = helper.make_node(op, names, [f"o{n}" for n in range(outputs)], domain=domain)
+    node.attribute.extend(attribute_protos(attributes))
+    return node
 
 
 def _data(name: str, t: Type) -> onnx.TensorProto | None:

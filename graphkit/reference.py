@@ -1,13 +1,14 @@
 """What runs an operator eagerly where ONNX Runtime has no kernel for its dtype: onnx's reference evaluator, corrected.
 
 The evaluator's own ConvTranspose fails for groups and for an explicit output_shape, its LRN sums over the wrong
-channels, its MeanVarianceNormalization takes float32 alone, its GlobalMaxPool is of pictures alone, and it has no
-GlobalLpPool; it gets ours instead.
+channels, its MeanVarianceNormalization takes float32 alone, its GlobalMaxPool is of pictures alone, it has no
+GlobalLpPool, its Erf is of single precision; it gets ours instead.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +31,16 @@ def kernel(model: onnx.ModelProto, wanted: list[str]) -> Kernel:
         return [np.array(r, order="C") if isinstance(r, np.ndarray | np.generic) else r for r in results]
 
     return run
+
+
+class Erf(OpRun):
+    """In double precision, where the evaluator's own rounds to single."""
+
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        exact: Array = np.vectorize(math.erf, otypes=[np.float64])(x)
+        return (exact.astype(x.dtype),)
 
 
 class ConvTranspose(OpRun):
@@ -91,9 +102,7 @@ class LRN(OpRun):
 
     op_domain = ""
 
-    def _run(
-        self, x: Array, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int = 1
-    ) -> tuple[Array]:
+    def _run(self, x: Array, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int = 1) -> tuple[Array]:
         room = [(0, 0)] * x.ndim
         room[1] = ((size - 1) // 2, size // 2)
         squares = np.pad(x * x, room)
@@ -129,4 +138,4 @@ class GlobalLpPool(OpRun):
         return ((np.abs(x) ** p).sum(tuple(range(2, x.ndim)), keepdims=True) ** (1 / p),)
 
 
-_CORRECTED = [ConvTranspose, LRN, MeanVarianceNormalization, GlobalMaxPool, GlobalLpPool]
+_CORRECTED = [Erf, ConvTranspose, LRN, MeanVarianceNormalization, GlobalMaxPool, GlobalLpPool]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import onnx.defs
 
@@ -18,7 +18,12 @@ from graphkit.source import here
 WORKING_OPSET: Final = 21
 NEWEST_OPSET: Final = 26
 
-Schema = onnx.defs.OpSchema
+if TYPE_CHECKING:
+    from onnx.onnx_cpp2py_export.defs import OpSchema  # onnx.defs.OpSchema is a variable to type checkers
+
+    Schema: TypeAlias = OpSchema
+else:
+    Schema = onnx.defs.OpSchema
 
 
 @cache
@@ -48,7 +53,9 @@ def opset_for(op: str, domain: str = "", attributes: frozenset[str] = frozenset(
             return opset
     known = names()
     if op in known:
-        raise OperatorError(f"{op} first appears after opset {NEWEST_OPSET}, the newest that ONNX Runtime loads.")
+        raise OperatorError(
+            f"{op} first appears after opset {NEWEST_OPSET}, the newest that ONNX Runtime loads ({here()})."
+        )
     raise OperatorError(f"ONNX has no operator {op} ({here()}).{did_you_mean(op, known)}")
 
 

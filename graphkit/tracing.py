@@ -135,7 +135,8 @@ def parameter_names(f: Any) -> dict[int, str]:
         if owner is not None and not hasattr(owner, "named_tensors"):
             return parameter_names(owner)
         named = getattr(owner, "named_tensors", None)
-    return {id(t): name for name, t in named()} if callable(named) else {}
+    pairs: Any = named() if callable(named) else ()
+    return {id(t): name for name, t in pairs}
 
 
 def argument_names(f: Callable[..., Any], count: int) -> list[str]:
