@@ -17,8 +17,18 @@ from graphkit import dims, dtypes, eager
 from graphkit.core import Key, Record, Tensor, as_tensor
 from graphkit.errors import GradientError
 from graphkit.gradients import reason_against, rule_for
+from graphkit.gradients.sequences import as_sequence, is_tensor
 from graphkit.gradients.shapes import ones_like, sum_to
-from graphkit.gradients.table import MIXING, PULLBACK, SELECTING, SINGULAR, carries_gradient, entries, may_be_singular
+from graphkit.gradients.table import (
+    MIXING,
+    PULLBACK,
+    SELECTING,
+    SINGULAR,
+    Pieces,
+    carries_gradient,
+    entries,
+    may_be_singular,
+)
 from graphkit.graph import stopping
 from graphkit.interpreter import apply1, current
 from graphkit.methods import BACKWARD
@@ -124,6 +134,9 @@ def pullback(
             if not want or entry is None or t is None or key is None:
                 continue
             cotangent = entry() if callable(entry) else entry
+            if not is_tensor(t):
+                found[key] = _together(found.get(key), cotangent)
+                continue
             if guard and gradients[0] is not None:
                 cotangent = _stay_zero(gradients[0], cotangent)
             cotangent = _fit(cotangent, t)
@@ -133,7 +146,21 @@ def pullback(
                 wild.add(key)
             already = found.get(key)
             found[key] = cotangent if already is None else apply1("Add", already, cotangent)
-    return found if wanted is None else {key: found[key] for key in wanted if key in found}
+    chosen = found if wanted is None else {key: found[key] for key in wanted if key in found}
+    return {key: as_sequence(g) if isinstance(g, Pieces) else g for key, g in chosen.items()}
+
+
+def _together(already: Tensor | None, cotangent: Tensor) -> Tensor:
+    """Two cotangents of one sequence or optional."""
+    if already is None:
+        return cotangent
+    if not isinstance(already, Pieces) and not isinstance(cotangent, Pieces) and is_tensor(already):
+        return apply1("Add", already, cotangent)  # of an optional
+    if not isinstance(already, Pieces) or not isinstance(cotangent, Pieces):
+        raise GradientError("a sequence gets cotangents by two ways, one of which goes through a loop")
+    pairs = zip(already.items, cotangent.items, strict=True)
+    items = [b if a is None else a if b is None else apply1("Add", a, b) for a, b in pairs]
+    return Pieces(items, cotangent.sequence)
 
 
 def _stay_zero(g: Tensor, cotangent: Tensor) -> Tensor:

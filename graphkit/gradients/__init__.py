@@ -22,6 +22,8 @@ from graphkit.gradients.table import (
 )
 
 for _module in pkgutil.iter_modules(__path__):
+    if _module.name == "__main__":
+        continue
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [

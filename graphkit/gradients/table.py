@@ -109,6 +109,17 @@ def reason_against(op: str, domain: str = "") -> str | None:
     return NOT_DIFFERENTIABLE.get((op, "" if domain == "ai.onnx" else domain))
 
 
+class Pieces(Tensor):
+    """The cotangent of a sequence, element by element; None where nothing has come back yet."""
+
+    __slots__ = ("items", "sequence")
+
+    def __init__(self, items: Sequence[Tensor | None], sequence: Tensor) -> None:
+        super().__init__(None)
+        self.items = list(items)
+        self.sequence = sequence
+
+
 def carries_gradient(t: Tensor) -> bool:
     """Whether a cotangent can belong to the value: a floating one, or a quantized one while gradients pass through."""
     if is_float(t.dtype):
