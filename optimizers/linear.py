@@ -43,7 +43,8 @@ def _scaled(
         if bias is None:
             return "the bias is not constant"
     assert bias is not None
-    shared = not ctx.only_use(weight_value)
+    plain = bool((scale == 1).all())  # then the weight stays as it is, shared or not
+    shared = not plain and not ctx.only_use(weight_value)
     if shared and weight.nbytes > ctx.slack:
         return "the weight is used elsewhere too, and a second copy would make the file larger"
     attributes = dict(inner.attributes.items())
@@ -75,7 +76,9 @@ def _scaled(
     ctx.slack -= weight.nbytes if shared else 0
     bare = old_bias is None and not moved.any()
     origin = [value.name for value in (weight_value, old_bias) if value is not None and value.name]
-    made = ctx.constant(new.astype(weight.dtype), f"{weight_value.name}_folded", near=inner, origin=origin)
+    made = weight_value
+    if not plain:
+        made = ctx.constant(new.astype(weight.dtype), f"{weight_value.name}_folded", near=inner, origin=origin)
     if bare:
         return [inner.inputs[0], made], attributes
     name = old_bias.name if old_bias is not None else f"{inner.outputs[0].name}_bias"

@@ -153,6 +153,7 @@ def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from _all_graphs(body)
 
 
+@np.errstate(all="ignore")  # what overflows is looked at where it may, and is no news to the user
 def run_passes(
     model: ir.Model, chosen: Sequence[Pass], report: Report, *, training: bool, explain: Sequence[str] = ()
 ) -> None:

@@ -36,6 +36,7 @@ class _Reference:
     noise: list[Arrays] | None = None
 
 
+@np.errstate(all="ignore")
 def settle(
     original: ir.Model,
     result: ir.Model,

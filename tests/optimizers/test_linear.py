@@ -162,3 +162,21 @@ def test_training_keeps_weights(prove, name):
 def test_older_batch_normalization(prove, opset):
     graph, weights, left = FOLDED["conv"]
     prove(model(graph, opset, **weights), tolerance=2e-5, expected=left, grow=200)
+
+
+def test_numbers_that_do_not_fold(prove):
+    graph, weights, _ = FOLDED["conv"]
+    for name, number in (("v", -1.0), ("s", np.nan), ("m", np.inf)):
+        odd = {**weights, name: np.array([number, 1, 1])}
+        prove(model(graph, **odd), expected={"Conv": 1, "BatchNormalization": 1})
+
+
+def test_a_bias_leaves_a_shared_weight_alone(prove):
+    graph = (
+        "g (float[N,2,5,5] x) => (float[N,3,3,3] y, float[N,3,3,3] z) "
+        "{a = Conv(x, w) y = Add(a, b) e = Exp(x) c = Conv(e, w) z = Sub(c, b)}"
+    )
+    result = prove(
+        model(graph, w=normal(3, 2, 3, 3), b=normal(3, 1, 1)), tolerance=1e-5, expected={"Conv": 2, "Exp": 1}, grow=80
+    )
+    assert [tensor.name for tensor in result.graph.initializer if len(tensor.dims) == 4] == ["w"]
