@@ -20,7 +20,7 @@ from graphkit.eager import attribute_protos
 from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries
 from graphkit.gradients.shapes import constant
-from graphkit.gradients.table import FALLBACK, NOT_DIFFERENTIABLE, VJP, Rule
+from graphkit.gradients.table import FALLBACK, NOT_DIFFERENTIABLE, Rule, vjp
 from graphkit.inference import Type, type_proto
 from graphkit.interpreter import apply
 
@@ -119,7 +119,7 @@ def by_function_body(r: Record, *gs: Tensor | None) -> Entries:
             inputs[n] = t
         return [y for y, g in zip(expand(r, inputs), gs, strict=False) if g is not None]
 
-    _, pull = VJP[0](outputs, *[r.inputs[n] for n in wanted])
+    _, pull = vjp(outputs, *[r.inputs[n] for n in wanted])
     found = pull([g for g in gs if g is not None])
     entries: list[Tensor | None] = [None] * len(r.inputs)
     for n, t in zip(wanted, found, strict=True):

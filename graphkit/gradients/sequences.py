@@ -21,7 +21,7 @@ from graphkit.dims import same_dims
 from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries, as_mask
 from graphkit.gradients.shapes import constant, rank_of, static_ints, sum_to, zeros_like
-from graphkit.gradients.table import VJP, Pieces, gradient
+from graphkit.gradients.table import Pieces, gradient, vjp
 from graphkit.interpreter import apply, apply1
 from graphkit.methods import constant_ints
 
@@ -200,7 +200,7 @@ def sequence_map(r: Record, *gs: Tensor | None) -> Entries:
             made = run_body(body, values[:own], env)
             return [y for y, p in zip(made, pieces, strict=False) if p is not None]  # noqa: B023
 
-        _, pull = VJP[0](outputs, *[[*given, *outer][m] for m in floating])
+        _, pull = vjp(outputs, *[[*given, *outer][m] for m in floating])
         found = pull([p for p in pieces if p is not None])
         for m, cotangent in zip(floating, found, strict=True):
             if m < own:

@@ -16,6 +16,7 @@ it can be differentiated again.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -100,6 +101,13 @@ def rule_for(op: str, domain: str = "") -> Rule | None:
     if found is None:
         found = next((rule for search in FALLBACK if (rule := search(*key)) is not None), None)
     return found
+
+
+def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Sequence[Tensor]]]:
+    """``gk.vjp``, whose module stands above this one and may not be imported yet."""
+    if not VJP:
+        importlib.import_module("graphkit.transforms")
+    return VJP[0](f, *primals)
 
 
 def reason_against(op: str, domain: str = "") -> str | None:
