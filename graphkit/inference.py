@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from graphkit import dims, dtypes
+from graphkit import ceilings, dims, dtypes
 from graphkit.dims import Dims, Extent
 from graphkit.schemas import schema_at
 
@@ -64,7 +64,19 @@ def infer(
             if strict:
                 _check_fit(op, attributes, inputs)
             return [quick, *(_second(op, quick) for _ in range(outputs - 1))]
-    return _by_schema(op, domain, opset, attributes, inputs, outputs, node, outer or {}, imports, strict)
+    found = _by_schema(op, domain, opset, attributes, inputs, outputs, node, outer or {}, imports, strict)
+    if op in ceilings.POOLS and not domain and attributes.get("ceil_mode"):
+        _count_windows(attributes, inputs, found)
+    return found
+
+
+def _count_windows(attributes: Mapping[str, Any], inputs: Sequence[Type | None], found: Sequence[Type | None]) -> None:
+    first = inputs[0]
+    if first is None or first.dims is None or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        return
+    for t in found:
+        if t is not None and t.dims is not None:
+            t.dims = ceilings.pooled_dims(attributes, first.dims)
 
 
 class Misfit(Exception):  # noqa: N818  # caught by Graph, which knows the line to tell

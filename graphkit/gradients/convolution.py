@@ -3,13 +3,14 @@
 Each is the other's transpose, so the cotangent of one's input is the other applied to the cotangent. The weight's is
 a sum over every place at which the kernel was applied: one matrix product for each offset in the kernel, over a slice
 of the padded input; where channels are few, one product over all windows put side by side by a Gather, since then the
-slices would cost more than the products.
+slices would cost more than the products. For a single channel one convolution is faster still.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 from graphkit.core import Record, Tensor
 from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries
-from graphkit.gradients.shapes import constant, shaped_like
+from graphkit.gradients.shapes import constant, reshape_to, shaped_like
 from graphkit.gradients.table import gradient
 from graphkit.gradients.windows import (
     Windows,
@@ -67,6 +68,8 @@ def kernel_gradient(x: Tensor, g: Tensor, w: Tensor, places: Windows, group: int
         w: the weight itself, for its dims.
     """
     outputs, channels = _channels(w, 0), group * _channels(w, 1)
+    if channels == 1 and _reads_all(x, g, places):
+        return _by_convolution(x, g, w, places)
     p = padded(x, places)
     if group > 1 and channels == group == outputs:
         return _depthwise(p, g, places, channels)
@@ -77,6 +80,28 @@ def kernel_gradient(x: Tensor, g: Tensor, w: Tensor, places: Windows, group: int
     if counts is not None and extents is not None and (plain or (channels // group < SLICES_FROM and small)):
         return _gathered(p, g, places, group, channels, outputs, counts, extents)
     return _by_offset(p, g, places, group, channels, outputs)
+
+
+def _reads_all(x: Tensor, g: Tensor, places: Windows) -> bool:
+    """Whether so few elements are left behind the last window that no further offset fits in."""
+    extents, counts = spatial(x.dims, places.axes), spatial(g.dims, places.axes)
+    if extents is None or counts is None or places.begins is None or places.ends is None:
+        return False
+    if min(places.ends) < 0 or math.prod(places.kernel) == 1:
+        return False
+    reach = [s * (m - 1) + span for s, m, span in zip(places.strides, counts, places.spans, strict=True)]
+    sizes = zip(extents, places.begins, places.ends, reach, places.dilations, strict=True)
+    return all(n + b + e - r < d for n, b, e, r, d in sizes)
+
+
+def _by_convolution(x: Tensor, g: Tensor, w: Tensor, places: Windows) -> Tensor:
+    """For one channel: images as channels, and the cotangent as a kernel as large as they are."""
+    swap = [1, 0, *range(2, 2 + places.axes)]
+    settings: dict[str, Any] = {"strides": list(places.dilations), "dilations": list(places.strides)}
+    if places.pads is not None and any(places.pads):
+        settings["pads"] = places.pads
+    whole = apply1("Conv", apply1("Transpose", x, perm=swap), apply1("Transpose", g, perm=swap), **settings)
+    return reshape_to(whole, w)
 
 
 def _channels(w: Tensor, axis: int) -> int:
@@ -126,10 +151,10 @@ def _gathered(
         product = apply1("MatMul", _windows_last(g, n, group, outputs), rows)
     if size == 1:
         return apply1("Reshape", product, constant_ints([outputs, inner, *places.kernel]))
+    if inner == 1:
+        return apply1("Reshape", product, constant_ints([outputs, inner, *places.kernel]))
     split = apply1("Reshape", product, constant_ints([outputs, *places.kernel, inner]))
-    return apply1("Transpose", split, perm=[0, n + 1, *range(1, n + 1)]) if inner > 1 else apply1(
-        "Reshape", product, constant_ints([outputs, inner, *places.kernel])
-    )  # fmt: skip
+    return apply1("Transpose", split, perm=[0, n + 1, *range(1, n + 1)])
 
 
 def window_positions(places: Windows, counts: tuple[int, ...], extents: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -24,6 +24,7 @@ from graphkit.gradients.shapes import (
     rank_of,
     reshape_to,
     shaped_like,
+    static_ints,
 )
 from graphkit.gradients.table import gradient
 from graphkit.gradients.windows import (
@@ -125,17 +126,28 @@ def _compared_in_place(x: Tensor, y: Tensor, g: Tensor, places: Windows) -> Tens
     return reshape_to(apply1("Mul", mask, apply1("Div", apply1("Reshape", g, beside), ties)), x)
 
 
+def _ends(y: Tensor, places: Windows) -> Tensor:
+    """How far windows side by side reach along each axis, int64 [axes]."""
+    windows = spatial(y.dims, places.axes)
+    if windows is not None:
+        return constant_ints([m * k for m, k in zip(windows, places.kernel, strict=True)])
+    return apply1("Mul", extents_of(y), constant_ints(places.kernel))
+
+
 def _covered(x: Tensor, y: Tensor, places: Windows) -> Tensor:
     """``x`` without the rest at the ends that fills no window."""
-    ends = apply1("Mul", extents_of(y), constant_ints(places.kernel))
     axes = constant_ints(list(range(2, 2 + places.axes)))
-    return apply1("Slice", x, constant_ints([0] * places.axes), ends, axes)
+    return apply1("Slice", x, constant_ints([0] * places.axes), _ends(y, places), axes)
 
 
 def _uncovered(t: Tensor, x: Tensor, y: Tensor, places: Windows) -> Tensor:
     """With zeros for that rest."""
-    rest = apply1("Sub", extents_of(x), apply1("Mul", extents_of(y), constant_ints(places.kernel)))
-    return apply1("Pad", t, apply1("Concat", constant_ints([0] * (4 + places.axes)), rest, axis=0))
+    reach, extents = _ends(y, places), spatial(x.dims, places.axes)
+    known, before = static_ints(reach), [0] * (4 + places.axes)
+    if known is not None and extents is not None:
+        return apply1("Pad", t, constant_ints([*before, *(n - e for n, e in zip(extents, known, strict=True))]))
+    rest = apply1("Sub", extents_of(x), reach)
+    return apply1("Pad", t, apply1("Concat", constant_ints(before), rest, axis=0))
 
 
 @gradient("AveragePool", mixes=True)
@@ -167,6 +179,7 @@ def _counts(r: Record, x: Tensor, g: Tensor, places: Windows) -> Array | Tensor:
             read = starts[:, None] + np.arange(places.kernel[axis]) * places.dilations[axis]
             low, high = (-places.begins[axis], extents[axis] + places.ends[axis]) if with_pads else (0, extents[axis])
             result = np.multiply.outer(result, ((read >= low) & (read < high)).sum(1).astype(np.float64))
+        result = np.maximum(result, 1)  # a window may lie in the pads altogether
         return whole if (result == whole).all() else result
     return _run_time_counts(x, g, places, with_pads)
 

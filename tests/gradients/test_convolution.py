@@ -52,6 +52,11 @@ CONV = {
     "3d strided, padded, groups": (
         (1, 2, 5, 4, 3), (2, 1, 2, 3, 2), settings(strides=[2, 2, 1], pads=[1, 1, 0, 0, 1, 1], group=2),
     ),
+    "1d one channel": ((3, 1, 8), (2, 1, 3), settings(strides=[2], pads=[0, 1])),
+    "2d one channel": ((2, 1, 5, 6), (3, 1, 3, 2), settings(pads=[1, 0, 1, 1])),
+    "2d one channel, strided, dilated": ((2, 1, 8, 9), (3, 1, 2, 3), settings(strides=[3, 2], dilations=[2, 3])),
+    "2d one channel, unread rows": ((2, 1, 8, 9), (3, 1, 2, 3), settings(strides=[3, 3])),
+    "3d one channel": ((2, 1, 3, 4, 3), (2, 1, 2, 3, 2), settings()),
     "one window": ((2, 2, 3, 3), (2, 2, 3, 3), settings()),
 }  # fmt: skip
 SLOW = {"2d many channels"}

@@ -34,13 +34,16 @@ MAX = {
     "2d dilated": ((1, 2, 6, 7), settings(kernel_shape=[2, 3], dilations=[2, 2])),
     "2d ceil": ((1, 2, 6, 5), settings(kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)),
     "2d ceil, side by side": ((1, 2, 5, 5), settings(kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)),
+    "2d ceil, no window begins in the pads": (
+        (1, 2, 3, 5), settings(kernel_shape=[1, 2], strides=[3, 2], pads=[0, 1, 0, 1], ceil_mode=1),
+    ),
     "2d same upper": ((1, 2, 5, 6), settings(kernel_shape=[3, 2], strides=[2, 1], auto_pad="SAME_UPPER")),
     "2d same lower": ((1, 2, 5, 6), settings(kernel_shape=[2, 2], strides=[2, 1], auto_pad="SAME_LOWER")),
     "2d valid": ((1, 2, 5, 6), settings(kernel_shape=[2, 2], auto_pad="VALID")),
     "2d column major": ((1, 2, 5, 6), settings(kernel_shape=[3, 3], storage_order=1)),
     "3d": ((1, 2, 3, 4, 4), settings(kernel_shape=[2, 2, 3])),
     "3d side by side": ((1, 2, 2, 4, 6), settings(kernel_shape=[1, 2, 3], strides=[1, 2, 3])),
-}
+}  # fmt: skip
 TWICE = {"1d", "2d side by side", "2d overlapping", "2d side by side, a rest"}
 LAYOUTS = {"batch": lambda shape: ["n", *shape[1:]], "all": lambda shape: [f"d{n}" for n in range(len(shape))]}
 
@@ -103,6 +106,9 @@ AVERAGE = {
     "2d ceil, pads counted": (
         (1, 2, 6, 6),
         settings(kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1, pads=[1, 0, 0, 1], count_include_pad=1),
+    ),
+    "2d ceil, no window begins in the pads": (
+        (1, 2, 3, 5), settings(kernel_shape=[1, 2], strides=[3, 2], pads=[0, 1, 0, 1], ceil_mode=1),
     ),
     "2d dilated": ((1, 2, 6, 7), settings(kernel_shape=[2, 3], dilations=[2, 2])),
     "2d dilated, padded": (
