@@ -8,6 +8,7 @@ True
 from importlib import import_module
 
 from graphkit.optimizers.add_gradients import add_gradients
+from graphkit.optimizers.add_loss import add_loss
 from graphkit.optimizers.add_updates import add_updates
 from graphkit.optimizers.base import PRESETS, Pass, passes
 from graphkit.optimizers.inference_form import to_inference
@@ -33,4 +34,14 @@ for _module in (
 ):
     import_module(f"graphkit.optimizers.{_module}")
 
-__all__ = ["PRESETS", "Pass", "Report", "add_gradients", "add_updates", "optimize", "passes", "to_inference"]
+__all__ = [
+    "PRESETS",
+    "Pass",
+    "Report",
+    "add_gradients",
+    "add_loss",
+    "add_updates",
+    "optimize",
+    "passes",
+    "to_inference",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, overload
+from typing import Final, Literal, overload
 
 import onnx
 import onnx_ir as ir
@@ -18,13 +18,14 @@ from graphkit.gradients import reason_against
 from graphkit.gradients.shapes import ones_like, zeros_like
 from graphkit.graph import Graph
 from graphkit.modelfile import ModelLike, give_back, lowest_ir_version, read_model
-from graphkit.optimizers.lift_weights import lift_weights
+from graphkit.optimizers.lift_weights import float_weights, lift_weights
 from graphkit.schemas import WORKING_OPSET
 from graphkit.upgrade import upgrade_model
 
 __all__ = ["add_gradients", "differentiable_graph", "gradients_of"]
 
 Unreached = Literal["error", "zeros"]
+ALL: Final = "all"
 
 
 @overload
@@ -54,7 +55,9 @@ def add_gradients(
         model: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model`` of opset 7 to 26; it is not changed, and its
             kind comes back. Operators of an opset before 21 are written in their form of opset 21.
         of: a scalar value, usually an output.
-        wrt: graph inputs, initializers, or any other floating values, by name.
+        wrt: graph inputs, initializers, or any other floating values, by name; constants in the bodies of If, Loop
+            and Scan too, which become initializers of the main graph. The string "all" stands for every floating
+            constant of rank 1 or more that ``of`` depends on (a value that has that name is asked for as ["all"]).
         unreached: "error", or "zeros" to give zeros for a name that ``of`` does not depend on.
         suffix: a gradient is called by its value's name and this.
 
@@ -73,13 +76,23 @@ def add_gradients(
     ['loss', 'x_grad']
     """
     names = [wrt] if isinstance(wrt, str) else list(wrt)
+    everything = wrt == ALL
     if not names:
         raise GradientError("say with respect to what: wrt=[...] names graph inputs, initializers or other values")
     with collection_paused():
         own = read_model(model)
+        if everything:
+            if own.functions:
+                common.InlinePass()(own)
+            names = float_weights(own)
+            if not names:
+                raise GradientError(f"wrt='{ALL}': the model has no floating weight, in an initializer or a Constant")
         lift_weights(own, names)
         graph = differentiable_graph(own)
-        found = gradients_of(graph, of, names, unreached)
+        if everything and unreached == "error":
+            names, found = _all_gradients(graph, of, names)
+        else:
+            found = gradients_of(graph, of, names, unreached)
         taken = named_values(own.graph)
         for name, gradient in zip(names, found, strict=True):
             _add_output(graph, gradient, name + suffix, name, taken)
@@ -89,8 +102,11 @@ def add_gradients(
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """No garbage collection meanwhile: a graph under construction is all cycles and no garbage, and every pass over
-    it by the collector would cost in proportion to what has been built."""
+    """No garbage collection meanwhile.
+
+    A graph under construction is all cycles and no garbage, and every pass of the collector over it would cost in
+    proportion to what has been built.
+    """
     was = gc.isenabled()
     gc.disable()
     try:
@@ -112,6 +128,25 @@ def differentiable_graph(model: ir.Model) -> Graph:
 
 def gradients_of(graph: Graph, of: str, wrt: Sequence[str], unreached: Unreached = "error") -> list[Tensor]:
     """Append the gradient nodes of ``of`` with respect to each of ``wrt`` to the graph; the gradients in that order."""
+    loss, targets, found = _pulled_back(graph, of, wrt)
+    missing = [t for t in targets if t.key not in found]
+    if missing and unreached == "error":
+        raise GradientError(_why_unreached(loss, missing))
+    with interpreter.using(graph):
+        return [found[t.key] if t.key in found else zeros_like(t) for t in targets]
+
+
+def _all_gradients(graph: Graph, of: str, names: Sequence[str]) -> tuple[list[str], list[Tensor]]:
+    """The same for those of the names that ``of`` depends on, and which those are."""
+    loss, targets, found = _pulled_back(graph, of, names)
+    if not found:
+        raise GradientError(_why_unreached(loss, targets))
+    pairs = [(name, found[t.key]) for name, t in zip(names, targets, strict=True) if t.key in found]
+    return [name for name, _ in pairs], [g for _, g in pairs]
+
+
+def _pulled_back(graph: Graph, of: str, wrt: Sequence[str]) -> tuple[Tensor, list[Tensor], dict[Key, Tensor]]:
+    """The loss, the values of ``wrt``, and the gradients by the values' keys."""
     values = named_values(graph.graph)
     loss = _value(graph, values, of, "the value to differentiate")
     _check_scalar(loss, of)
@@ -122,11 +157,7 @@ def gradients_of(graph: Graph, of: str, wrt: Sequence[str], unreached: Unreached
     wanted: dict[Key, Tensor] = {t.key: t for t in targets}
     with interpreter.using(graph):
         records = autograd.history([loss], wanted)
-        found = autograd.pullback(records, {loss.key: ones_like(loss)}, wanted)
-        missing = [t for t in targets if t.key not in found]
-        if missing and unreached == "error":
-            raise GradientError(_why_unreached(loss, missing))
-        return [found[t.key] if t.key in found else zeros_like(t) for t in targets]
+        return loss, targets, autograd.pullback(records, {loss.key: ones_like(loss)}, wanted)
 
 
 def named_values(graph: ir.Graph) -> dict[str, ir.Value]:

@@ -8,7 +8,27 @@ import onnx_ir as ir
 
 from graphkit.conversion import constant_array, ir_tensor
 
-__all__ = ["lift_weights", "weights_in_bodies"]
+__all__ = ["float_weights", "lift_weights", "weights_in_bodies"]
+
+
+def float_weights(model: ir.Model) -> list[str]:
+    """The names of all floating constants of rank 1 or more: initializers and Constant nodes, those in bodies too.
+
+    >>> import onnx.parser
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+    ...     half = Constant<value = float {0.5}>() b = Constant<value_floats = [1.0, 3.0]>()
+    ...     h = Mul(half, x) m = Mul(h, w) y = Add(m, b)}'''
+    >>> float_weights(ir.from_proto(onnx.parser.parse_model(text)))
+    ['w', 'b']
+    """
+    graph = model.graph
+    constants = [node.outputs[0] for node in graph if node.op_type == "Constant" and not node.domain]
+    found: dict[str, None] = {}
+    for value in (*graph.initializers.values(), *constants, *weights_in_bodies(graph)):
+        tensor = value.const_value if value.const_value is not None else ir.convenience.get_const_tensor(value)
+        if value.name and tensor is not None and tensor.dtype.is_floating_point() and len(tensor.shape):
+            found.setdefault(value.name)
+    return list(found)
 
 
 def lift_weights(model: ir.Model, names: Collection[str]) -> None:

@@ -418,6 +418,10 @@ def test_grad(net: Invoke) -> None:
     assert json.loads(out)["outputs"]["w_grad"]["data"] == [18, 64]
     code, out, _ = net("grad", "loss.onnx", "--wrt", "*", "-o", "g.onnx", "--json", "--no-optimize")
     assert (code, json.loads(out)["gradients"]) == (0, ["w_grad"])
+    code, out, _ = net("grad", "loss.onnx", "--loss", "mean_square", "--of", "ms", "--wrt", "all", "-o", "g.onnx")
+    assert (code, "ms" in out, "w_grad added" in out) == (0, False, True)
+    code, _, err = net("grad", "loss.onnx", "--loss", "mean_squares", "--of", "ms", "--wrt", "all", "-o", "g.onnx")
+    assert (code, "mean_square" in err) == (1, True)
     Path("g.onnx").write_bytes(b"old")
     for of, wrt, word in [("output", "v", "'v'"), ("outptu", "w", "outptu"), ("output", "", "--wrt")]:
         code, _, err = net("grad", "l.onnx", "--of", of, "--wrt", wrt, "-o", "g.onnx")
