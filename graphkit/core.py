@@ -198,8 +198,10 @@ class Tensor(TensorMethods):
     def dtype(self) -> dtypes.DType:
         if self.graph is not None and self.value is not None:
             return self.graph.dtype_of(self.value)
-        array: Array = self._array if isinstance(self._array, np.ndarray) else self._array[0]
-        return array.dtype
+        if isinstance(self._array, np.ndarray):
+            return self._array.dtype
+        found: dtypes.DType = self._array[0].dtype if self._array else dtypes.FLOAT32  # a sequence's: its elements'
+        return found
 
     @property
     def dims(self) -> Dims | None:

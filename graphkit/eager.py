@@ -198,6 +198,12 @@ def _sequence_dtype(items: list[Any]) -> Any:
     return items[0].dtype.num if items else None
 
 
+def _element_dtype(op: str, items: list[Any], arrays: list[Any]) -> dtypes.DType:
+    if items:
+        return items[0].dtype  # type: ignore[no-any-return]  # of an ndarray
+    return arrays[1].dtype if op == "SequenceInsert" else dtypes.FLOAT32  # an empty sequence takes what comes in
+
+
 def attribute_protos(attributes: Attributes) -> list[onnx.AttributeProto]:
     """Attributes as protos; a numpy array becomes a tensor."""
     protos = []
@@ -221,7 +227,7 @@ def _one_node_model(
         if not name:
             continue
         if isinstance(array, list):
-            element = helper.make_tensor_type_proto(dtypes.to_onnx(array[0].dtype) if array else 1, None)
+            element = helper.make_tensor_type_proto(dtypes.to_onnx(_element_dtype(op, array, arrays)), None)
             infos.append(helper.make_value_info(name, helper.make_sequence_type_proto(element)))
         else:
             infos.append(helper.make_tensor_value_info(name, dtypes.to_onnx(array.dtype), None))

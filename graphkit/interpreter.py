@@ -6,6 +6,7 @@ not of the data, so that constants, shapes and random draws inside a trace are t
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -36,7 +37,28 @@ class Interpreter(Protocol):
 
 
 _current: ContextVar[Interpreter | None] = ContextVar("graphkit_interpreter", default=None)
-_default: list[Interpreter] = []
+
+
+class _NotYet:
+    """Stands for Eager until something is applied, since importing it costs what a trace alone need not pay."""
+
+    def _load(self) -> Interpreter:
+        importlib.import_module("graphkit.eager")  # which names itself the default
+        return _default[0]
+
+    def apply(
+        self, op: str, inputs: Sequence[Tensor | None], attributes: Attributes | None, outputs: int, domain: str
+    ) -> tuple[Tensor, ...]:
+        return self._load().apply(op, inputs, attributes, outputs, domain)
+
+    def assign(self, target: Tensor, value: Any) -> None:
+        self._load().assign(target, value)
+
+    def stop_gradient(self, x: Tensor) -> Tensor:
+        return self._load().stop_gradient(x)
+
+
+_default: list[Interpreter] = [_NotYet()]
 
 
 def set_default(interpreter: Interpreter) -> None:

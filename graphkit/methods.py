@@ -5,6 +5,7 @@ Everything here goes through ``apply``, so the same expression runs under Eager 
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -343,6 +344,8 @@ class TensorMethods:  # noqa: PLW1641  # Tensor hashes by identity
         >>> w.grad.item()  # gradients accumulate: 6 + 6
         12.0
         """
+        if not BACKWARD:
+            importlib.import_module("graphkit.autograd")
         BACKWARD[0](self, gradient, retain_graph, create_graph)
 
     def zero_grad(self: Any) -> None:

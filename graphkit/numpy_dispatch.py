@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -28,6 +29,12 @@ _AXIS_PLACE: Final[dict[str, int]] = {
 }  # fmt: skip
 
 
+def _functions() -> dict[str, Callable[..., Any]]:
+    if not NUMPY_FUNCTIONS:
+        importlib.import_module("graphkit.array")
+    return NUMPY_FUNCTIONS
+
+
 def call_ufunc(is_tensor: Callable[[Any], bool], ufunc: Any, method: str, inputs: Sequence[Any], kwargs: Any) -> Any:
     """What ``__array_ufunc__`` answers."""
     name = ufunc.__name__
@@ -38,13 +45,14 @@ def call_ufunc(is_tensor: Callable[[Any], bool], ufunc: Any, method: str, inputs
         if is_tensor(inputs[0]):
             return getattr(inputs[0], direct)(inputs[1])
         return getattr(inputs[1], reflected)(inputs[0])
-    return NUMPY_FUNCTIONS[name](*inputs) if name in NUMPY_FUNCTIONS else NotImplemented
+    found = _functions().get(name)
+    return NotImplemented if found is None else found(*inputs)
 
 
 def call_function(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What ``__array_function__`` answers."""
     name = function.__name__
-    found = NUMPY_FUNCTIONS.get(name)
+    found = _functions().get(name)
     if found is None:
         return NotImplemented
     named = dict(kwargs)
