@@ -73,8 +73,10 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
             elif isinstance(dim, int) and isinstance(other, int):
                 return None  # not broadcastable: the runtime will say so
             elif not isinstance(dim, int):
-                # A name beside an integer is 1 or that integer; two names may each be 1.
-                dim = other if isinstance(other, int) else fresh()
+                # A name beside an integer is 1 or that integer. Two names may each be 1: what they give has a name of
+                # its own, the same wherever the two meet.
+                pair = " with ".join(sorted((repr(dim), repr(other))))
+                dim = other if isinstance(other, int) else named(f"({pair})")
         result.append(dim)
     return tuple(reversed(result))
 

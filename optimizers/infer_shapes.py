@@ -16,6 +16,7 @@ from graphkit.optimizers.symbolic import (
     divide,
     fresh,
     multiply,
+    named,
     never_negative,
     product,
     unknown_number,
@@ -146,7 +147,8 @@ def _sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
         return len(range(low, high, by))
     if step == 1 and start == 0 and (end == dim or (isinstance(end, int) and end >= _LARGE)):
         return dim
-    return fresh()
+    # Whatever it is, the same cut of the same length gives the same length.
+    return named(f"slice({dim!r}, {start!r}, {end!r}, {step!r})")
 
 
 @infers("Reshape")
@@ -286,7 +288,9 @@ def range_(facts: Facts, node: ir.Node) -> list[Fact]:
         return [Fact(dtype, (len(items),), content)]
     if start == 0 and delta == 1 and limit is not None and never_negative(limit):
         return [Fact(dtype, (limit,))]
-    return [Fact(dtype, (fresh(),))]
+    if start is None or limit is None or delta is None:
+        return [Fact(dtype, (fresh(),))]
+    return [Fact(dtype, (named(f"range({start!r}, {limit!r}, {delta!r})"),))]
 
 
 @infers("Pad")

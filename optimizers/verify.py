@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +27,8 @@ Arrays = dict[str, Any]
 _ROUNDING: Final = {"float64": 1e-12, "float32": 1e-6, "float16": 2e-3}
 # How much the tolerance of one pass may grow on its way through the rest of a model.
 _AMPLIFICATION: Final = 20.0
+# Seconds after which no second set of inputs is tried.
+_PATIENCE: Final = 20.0
 
 
 @dataclass(slots=True)
@@ -94,6 +97,7 @@ def _reference(original: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]] | 
     except Exception as error:  # noqa: BLE001 - an operator of another library, a dtype without a kernel
         return None, _first_line(error)
     names = [value.name or "" for value in original.graph.outputs]
+    started = time.perf_counter()
     sets: list[Feeds] = []
     outputs: list[Arrays] = []
     why = "no inputs were accepted"
@@ -108,6 +112,8 @@ def _reference(original: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]] | 
                     continue
                 sets.append(feeds)
                 break
+            if time.perf_counter() - started > _PATIENCE:
+                break  # one comparison of a slow model has to do
         except ValueError as error:
             return None, str(error)
     if not sets:

@@ -420,8 +420,9 @@ def hold(prove, seed: int) -> None:
     try:
         running = onnxruntime.InferenceSession(model.SerializeToString(), quiet(), providers=["CPUExecutionProvider"])
         running.run(None, feeds(2))
+        running.run(None, feeds(5))
     except onnxruntime.capi.onnxruntime_pybind11_state.Fail:
-        return  # the runtime loses a captured value of a few graphs with names that sibling branches share
+        return  # the runtime itself loses a captured value that only a dead node of a branch reads
     prove(model, feeds(2), feeds(5), passes=EXACT, tolerance=1e-5, grow=400)
     for preset in ("inference", "training"):
         prove(model, feeds(2), feeds(5), preset=preset, tolerance=2e-3, grow=400)
