@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from graphkit import bodies, dtypes, interpreter
+from graphkit import bodies, dims, dtypes, interpreter
 from graphkit.bodies import Environment
 from graphkit.control import run_subgraphs
 from graphkit.core import Tensor, as_tensor
@@ -63,7 +63,11 @@ class Loaded:
     def _bind(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         if len(args) > len(self.inputs):
             raise InputError(f"the model has {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {len(args)}")
-        feeds = dict(zip(self.inputs, args, strict=False)) | dict(named)
+        feeds = dict(zip(self.inputs, args, strict=False))
+        twice = [n for n in feeds if n in named]
+        if twice:
+            raise InputError(f"input {twice[0]} was given twice, by place and by name ({here()})")
+        feeds |= named
         missing = [n for n in self.inputs if n not in feeds]
         known = [*self.inputs, *self.optional_inputs]
         extra = [n for n in feeds if n not in known]
@@ -91,15 +95,10 @@ class Loaded:
 
 def _fed(value: ir.Value, given: Any) -> Tensor:
     wanted = dtypes.as_dtype(int(value.dtype)) if value.dtype is not None else None
-    if (
-        isinstance(given, bool | int | float | list | tuple)
-        and wanted is not None
-        and not isinstance(value.type, ir.SequenceType)
-    ):
-        return as_tensor(given, wanted)
-    if isinstance(given, list):
+    if isinstance(given, list) and isinstance(value.type, ir.SequenceType):
         return Tensor([as_tensor(g)._array for g in given])
-    t = as_tensor(given)
+    literal = isinstance(given, bool | int | float | list | tuple)
+    t = as_tensor(given, wanted if literal else None)
     if wanted is not None and isinstance(value.type, ir.TensorType) and t.dtype != wanted:
         raise InputError(
             f"input '{value.name}' takes {dtypes.name(wanted)}, got {dtypes.name(t.dtype)} ({here()}); "
@@ -107,6 +106,9 @@ def _fed(value: ir.Value, given: Any) -> Tensor:
         )
     if value.shape is not None and t.rank is not None and len(value.shape) != t.rank:
         raise InputError(f"input '{value.name}' takes rank {len(value.shape)} {value.shape}, got {t.rank} ({here()})")
+    for extent, declared in zip(t.dims or (), value.shape or (), strict=False):
+        if isinstance(extent, int) and isinstance(declared, int) and extent != declared:
+            raise InputError(f"input '{value.name}' takes shape {value.shape}, got {dims.text(t.dims)} ({here()})")
     return t
 
 
