@@ -56,15 +56,15 @@ def _evaluate_together(
 ) -> dict[ir.Value, np.ndarray[Any, Any]]:
     if not wanted:
         return {}
+    # Bodies side by side may use one name for different values, so each value is given a name of its own here.
+    names: dict[ir.Value, str] = {}
     made = {value for node in nodes for value in node.outputs}
     feeds: dict[str, np.ndarray[Any, Any]] = {}
     graph = onnx.GraphProto(name="constants")
     for node in nodes:
-        graph.node.append(ir.to_proto(node))
         for value in node.inputs:
-            if value is None or value in made or value.name in feeds:
+            if value is None or value in made or value in names:
                 continue
-            assert value.name is not None
             array = (known or {}).get(value)
             if array is None:
                 tensor = ctx.tensor(value)
@@ -72,15 +72,22 @@ def _evaluate_together(
                 array = np.asarray(tensor.numpy())
                 if array.dtype.kind not in "fiub":
                     raise TypeError(f"the runtime takes no numpy arrays of {tensor.dtype}")
-            feeds[value.name] = array
+            names[value] = f"in{len(names)}"
+            feeds[names[value]] = array
+        for value in node.outputs:
+            names[value] = f"out{len(names)}"
+        proto = ir.to_proto(node)
+        del proto.input[:], proto.output[:]
+        proto.input.extend("" if value is None else names[value] for value in node.inputs)
+        proto.output.extend(names[value] for value in node.outputs)
+        graph.node.append(proto)
     for name, array in feeds.items():
         # Without shapes in the signature, dims of 0 and rank 0 need no care.
         element = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         graph.input.append(onnx.helper.make_value_info(name, onnx.helper.make_tensor_type_proto(element, None)))
-    graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in wanted)
+    graph.output.extend(onnx.ValueInfoProto(name=names[value]) for value in wanted)
     opset = onnx.helper.make_opsetid("", ctx.opset(nodes[0]))
-    model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=min(ctx.model.ir_version, 10))
-    model.ir_version = max(4, ctx.model.ir_version)
+    model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=max(4, min(ctx.model.ir_version, 10)))
     session = open_session(model.SerializeToString())
-    arrays = session.run([value.name for value in wanted], feeds)
+    arrays = session.run([names[value] for value in wanted], feeds)
     return {value: array for value, array in zip(wanted, arrays, strict=True) if isinstance(array, np.ndarray)}

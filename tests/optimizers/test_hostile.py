@@ -150,6 +150,21 @@ def test_hostile_graphs(prove, graph, feeds):
     prove(graph, feeds, verify=True, strict=True, opset=11 if "axis=1>(a)}" in graph else 17)
 
 
+def test_siblings_with_constants_of_one_name(prove):
+    def body(name: str, number: float) -> onnx.GraphProto:
+        tensor = numpy_helper.from_array(np.full(3, number, np.float32), "w")
+        nodes = [node("Exp", ["w"], ["e"]), node("Add", ["x", "e"], ["r"])]
+        return helper.make_graph(nodes, name, [], [value("r", [3])], [tensor])
+
+    given = model(
+        [node("If", ["c"], ["y"], then_branch=body("t", 1), else_branch=body("f", 2))],
+        [value("x", [3]), value("c", [], TensorProto.BOOL)],
+        [value("y", [3])],
+    )
+    for chosen in (True, False):
+        prove(given, {"x": X, "c": np.array(chosen)}, expected={"If": 1, "Add": 2}, grow=40)
+
+
 def test_metadata_of_every_kind(prove):
     given = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21], producer_name: "me", doc_string: "text"> '
