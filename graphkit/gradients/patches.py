@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from graphkit.core import Record, Tensor
-from graphkit.errors import GradientError
 from graphkit.gradients.convolution import window_positions
-from graphkit.gradients.shapes import constant, rank_of, shape_tensor, shaped_like, static_ints
+from graphkit.gradients.shapes import constant, rank_of, reshape_to, shape_tensor, shaped_like, static_ints
 from graphkit.gradients.table import gradient
-from graphkit.gradients.windows import padded, window_slice, windows_of
+from graphkit.gradients.windows import padded, windows_of
 from graphkit.interpreter import apply1
 from graphkit.methods import constant_ints
+
+INT64 = np.dtype(np.int64)
 
 
 @gradient("Col2Im", mixes=True)
@@ -23,30 +24,41 @@ def col2im(r: Record, g: Tensor) -> Tensor:
     x = r.inputs[0]
     assert x is not None
     block, image = static_ints(r.inputs[2]), static_ints(r.inputs[1])
-    if block is None:
-        raise GradientError(f"the gradient of {r.describe()} needs a block_shape that is known before it runs")
+    if block is None or image is None:
+        return _read_at_run_time(r, x, g)
     places = windows_of(r, g, tuple(block))
+    assert places.begins is not None and places.ends is not None
+    extents = tuple(n + b + e for n, b, e in zip(image, places.begins, places.ends, strict=True))
+    counts = replace(places, begins=(0,) * places.axes, ends=(0,) * places.axes).outputs(extents)
+    flat = apply1("Reshape", padded(g, places), constant_ints([0, 0, math.prod(extents)]))
+    read = constant(window_positions(places, counts, extents).T, INT64)
+    return reshape_to(apply1("Gather", flat, read, axis=2), x)  # from [batch, channels, offsets, columns]
+
+
+def _read_at_run_time(r: Record, x: Tensor, g: Tensor) -> Tensor:
+    """The same where the image or the block is only known when the graph runs."""
+    n = rank_of(r, g) - 2
+    block = r.inputs[2]
+    assert block is not None
+    places = windows_of(r, g, (1,) * n)
     p = padded(g, places)
-    size = int(np.prod(block))
-    if image is not None:
-        assert places.begins is not None and places.ends is not None
-        extents = tuple(n + b + e for n, b, e in zip(image, places.begins, places.ends, strict=True))
-        counts = replace(places, begins=(0,) * places.axes, ends=(0,) * places.axes).outputs(extents)
-        flat = apply1("Reshape", p, constant_ints([0, 0, int(np.prod(extents))]))
-        read = constant(window_positions(places, counts, extents).T, np.dtype(np.int64))
-        result = apply1("Gather", flat, read, axis=2)  # [batch, channels, offsets, columns]
-    else:
-        parts = [
-            apply1("Reshape", window_slice(p, places, offset), constant_ints([0, 0, 1, -1]))
-            for offset in itertools.product(*(range(k) for k in block))
-        ]
-        result = apply1("Concat", *parts, axis=2)
-    channels = x.dims[1] if x.dims is not None else None
-    if isinstance(channels, int):
-        return shaped_like(apply1("Reshape", result, constant_ints([0, channels, -1])), x)
-    count = apply1("Mul", apply1("Shape", g, start=1, end=2), constant_ints([size]))
-    shape = apply1("Concat", constant_ints([0]), count, constant_ints([-1]), axis=0)
-    return shaped_like(apply1("Reshape", result, shape), x)
+    zero, one = constant(0, INT64), constant(1, INT64)
+    index: Tensor | None = None
+    for axis in range(n):
+        extent = apply1("Squeeze", apply1("Shape", p, start=2 + axis, end=3 + axis))
+        kernel = apply1("Gather", block, constant(axis, INT64))
+        dilation, stride = constant(places.dilations[axis], INT64), constant(places.strides[axis], INT64)
+        last = apply1("Sub", extent, apply1("Add", apply1("Mul", apply1("Sub", kernel, one), dilation), one))
+        starts = apply1("Range", zero, apply1("Add", last, one), stride)
+        offsets = apply1("Mul", apply1("Range", zero, kernel, one), dilation)
+        # offsets of every axis, then starts of every axis
+        both = apply1("Add", apply1("Unsqueeze", offsets, constant_ints([1])), starts)
+        around = [a for a in range(2 * n) if a not in (axis, n + axis)]
+        along = apply1("Unsqueeze", both, constant_ints(around)) if around else both
+        index = along if index is None else apply1("Add", apply1("Mul", index, extent), along)
+    assert index is not None
+    flat = apply1("Reshape", p, constant_ints([0, 0, -1]))
+    return reshape_to(apply1("Gather", flat, apply1("Reshape", index, constant_ints([-1])), axis=2), x)
 
 
 @gradient("CenterCropPad", mixes=True)

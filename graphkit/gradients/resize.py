@@ -206,10 +206,7 @@ def _kept_ratio_matrix(
     """With one scale for all axes, an extent is rounded after scaling, where scales alone would round it down."""
     scale = _kept_ratio(r, x)
     if scale is None:
-        raise GradientError(
-            f"the gradient of {r.describe()} with keep_aspect_ratio_policy needs sizes and extents that are known "
-            "before it runs"
-        )
+        return _run_time_ratio_matrix(r, x, identity, axis, roi, place, settings)
     assert x.dims is not None
     extent = int(x.dims[axis])
     wanted = int(np.floor(extent * scale + 0.5))
@@ -219,14 +216,44 @@ def _kept_ratio_matrix(
     if _mode(r) in ("align_corners", "tf_crop_and_resize"):  # which go by the extents alone
         pair = _beside(constant_ints([extent]), constant_ints([wanted]), place)
         return apply1("Resize", identity, roi, None, pair, **settings)
-    if settings.get("antialias") or settings.get("exclude_outside") or _mode(r) == "half_pixel_symmetric":
-        raise GradientError(
-            f"the gradient of {r.describe()}: keep_aspect_ratio_policy rounds axis {axis} up, which is not supported "
-            "together with antialias, exclude_outside or half_pixel_symmetric. Give the sizes it comes to instead."
-        )
+    _refuse_uneven(r, settings)
     # Enough copies of the last element to make the extent come out; reading beyond it reads the last element anyhow.
     more = int(np.ceil((wanted + 1) / scale)) - extent
     rows = np.pad(np.eye(extent), [(0, more), (0, 0)], mode="edge")
     pair = _beside(constant([1.0], dtypes.FLOAT32), constant([scale], dtypes.FLOAT32), place)
     longer = apply1("Resize", constant(rows.T if place else rows, x.dtype), None, pair, **settings)
     return apply1("Slice", longer, constant_ints([0]), constant_ints([wanted]), constant_ints([place]))
+
+
+def _refuse_uneven(r: Record, settings: dict[str, Any]) -> None:
+    if settings.get("antialias") or settings.get("exclude_outside") or _mode(r) == "half_pixel_symmetric":
+        raise GradientError(
+            f"the gradient of {r.describe()}: keep_aspect_ratio_policy may round an extent up, which is not supported "
+            "together with antialias, exclude_outside or half_pixel_symmetric. Give the sizes it comes to instead."
+        )
+
+
+def _run_time_ratio_matrix(
+    r: Record, x: Tensor, identity: Tensor, axis: int, roi: Tensor | None, place: int, settings: dict[str, Any]
+) -> Tensor:
+    """The same where the scale is only known when the graph runs."""
+    sizes, y = r.input(3), r.outputs[0]
+    assert sizes is not None
+    length = apply1("Shape", x, start=axis, end=axis + 1)
+    wanted = apply1("Shape", y, start=axis, end=axis + 1)
+    if _mode(r) in ("align_corners", "tf_crop_and_resize"):
+        return apply1("Resize", identity, roi, None, _beside(length, wanted, place), **settings)
+    _refuse_uneven(r, settings)
+    extents = apply1("Shape", x)
+    axes = r.attribute("axes")
+    if axes:
+        extents = apply1("Gather", extents, constant_ints([int(a) for a in axes]))
+    ratios = apply1("Div", sizes.astype("float32"), extents.astype("float32"))
+    smallest = r.attribute("keep_aspect_ratio_policy") == "not_larger"
+    scale = apply1("ReduceMin" if smallest else "ReduceMax", ratios, keepdims=1)
+    reach = apply1("Ceil", apply1("Div", apply1("Add", wanted.astype("float32"), number(1, scale)), scale))
+    more = apply1("Max", apply1("Sub", reach.astype("int64"), length), constant(0, length.dtype))
+    pads = [constant_ints([0, 0]), *([constant_ints([0]), more] if place else [more, constant_ints([0])])]
+    longer = apply1("Pad", identity, apply1("Concat", *pads, axis=0), mode="edge")
+    result = apply1("Resize", longer, None, _beside(constant([1.0], dtypes.FLOAT32), scale, place), **settings)
+    return apply1("Slice", result, constant_ints([0]), wanted, constant_ints([place]))

@@ -22,18 +22,21 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-@pytest.mark.parametrize("at_run", [False, True])
+@pytest.mark.parametrize("at_run", [[], ["image"], ["block"], ["image", "block"]], ids=str)
 def test_col2im(name, at_run):
     image, block, attributes, columns = COLUMNS[name]
     x = RANDOM.standard_normal((2, 2 * int(np.prod(block)), columns))
     block = np.array(block, np.int64)
     image = np.array(image, np.int64)
-    if at_run:
-        f = lambda x, image: OP.Col2Im(x, image, block, **attributes)
-        check_gradients(f, [x, image], symbolic=[["n", x.shape[1], "l"], [len(image)]], step=1e-3)
-    else:
-        f = lambda x: OP.Col2Im(x, image, block, **attributes)
-        check_gradients(f, [x], symbolic=[["n", "c", "l"]], order=2, step=1e-3)
+    given = {"image": image, "block": block}
+
+    def f(x, *later):
+        settings = {**given, **dict(zip(at_run, later, strict=True))}
+        return OP.Col2Im(x, settings["image"], settings["block"], **attributes)
+
+    inputs = [x, *(given[name] for name in at_run)]
+    layout = [["n", "c" if at_run else x.shape[1], "l"], *([len(image)] for _ in at_run)]
+    check_gradients(f, inputs, symbolic=layout, order=1 if at_run else 2, step=1e-3)
 
 
 CENTER = {

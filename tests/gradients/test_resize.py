@@ -152,6 +152,20 @@ def test_settings_known_only_at_run_time(given):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+@pytest.mark.parametrize("how", ["half_pixel", "align_corners"])
+def test_kept_ratio_known_only_at_run_time(mode, policy, how):
+    sizes = ints(7, 8)
+    attributes = {"mode": mode, "keep_aspect_ratio_policy": policy, "coordinate_transformation_mode": how}
+    f = lambda x, sizes: OP.Resize(x, None, None, sizes, axes=[2, 3], **attributes)
+    weights, expected = probe(lambda x: f(x, sizes), PICTURE)
+    specs = [gk.spec("float32", ["n", 2, "h", "w"]), gk.spec("int64", [2])]
+    model = gk.trace(gk.grad(lambda x, s: (f(x, s) * weights).sum()), *specs, input_names=["x", "s"])
+    (found,) = gk.run(model, {"x": np.ones(PICTURE, np.float32), "s": sizes}, optimizations=False).values()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_twice(mode):
     f = lambda x: OP.Resize(x * x, None, floats(1, 1, 2, 2), mode=mode)
