@@ -7,10 +7,14 @@ that say the same today.
 
 The rewrites are in tables: ``adapters.py`` says how one is registered, the files beside it hold one family each, and
 ``compatible.py`` lists the versions that only added types or options, so that no change passes unnoticed.
+
+``lower_model`` goes the other way, for runtimes that read older files: the tables are in ``lower_*.py``, and every node
+is held against the schema of the opset to be written.
 """
 
 from __future__ import annotations
 
 from graphkit.upgrade.driver import OLDEST, WORKING, upgrade_model
+from graphkit.upgrade.lower import lower_model
 
-__all__ = ["OLDEST", "WORKING", "upgrade_model"]
+__all__ = ["OLDEST", "WORKING", "lower_model", "upgrade_model"]
