@@ -11,6 +11,7 @@ from graphkit.optimizers.add_gradients import add_gradients
 from graphkit.optimizers.add_loss import add_loss
 from graphkit.optimizers.add_updates import add_updates
 from graphkit.optimizers.base import PRESETS, Pass, passes
+from graphkit.optimizers.freeze import freeze
 from graphkit.optimizers.inference_form import to_inference
 from graphkit.optimizers.pipeline import optimize
 from graphkit.optimizers.report import Report
@@ -41,6 +42,7 @@ __all__ = [
     "add_gradients",
     "add_loss",
     "add_updates",
+    "freeze",
     "optimize",
     "passes",
     "to_inference",

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphkit.errors import PassError
-from graphkit.optimizers import PRESETS, Report, optimize, passes, to_inference
+from graphkit.optimizers import PRESETS, Report, freeze, optimize, passes, to_inference
 from graphkit.optimizers.base import Pass, _registry
 from graphkit.optimizers.context import Context
 
@@ -369,3 +369,25 @@ def test_sparse_initializers_come_through(prove):
     model.graph.sparse_initializer.append(sparse)
     result = prove(model, expected={"Add": 1}, verify=True, strict=True)
     assert list(result.graph.sparse_initializer) == [sparse]
+
+
+def test_freeze():
+    graph = parse(
+        "g (float[batch,S,12] x, float[S] z) => (float[batch,S,3,4] y, float[S] w) <int64 i = {0}, int64 j = {1}, "
+        "int64[1] k = {0}, int64[2] t = {3,4}> {s = Shape(x) a = Gather(s, i) b = Gather(s, j) c = Unsqueeze(a, k) "
+        "d = Unsqueeze(b, k) v = Concat<axis=0>(c, d, t) y = Reshape(x, v) w = Abs(z)}"
+    )
+    frozen = freeze(graph, {"batch": 1, "S": 5})
+    dims = [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in frozen.graph.input]
+    assert dims == [[1, 5, 12], [5]]
+    assert [node.op_type for node in optimize(frozen).graph.node] == ["Reshape", "Abs"]
+    assert graph.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+@pytest.mark.parametrize(
+    ("dims", "words"),
+    [({"bacth": 1}, "Did you mean 'batch'"), ({"batch": 0}, "at least 1"), ({"batch": 1.5}, "whole number")],
+)
+def test_freeze_refuses(dims, words):
+    with pytest.raises(PassError, match=words):
+        freeze(parse("g (float[batch] x) => (float[batch] y) {y = Abs(x)}"), dims)
