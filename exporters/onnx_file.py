@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from graphkit import autograd, dtypes, tree
 from graphkit.core import Tensor, as_tensor
-from graphkit.errors import TraceError, VerificationError
+from graphkit.errors import GraphkitError, TraceError, VerificationError
 from graphkit.exporters.inputs import random_inputs
 from graphkit.exporters.test_vectors import write_test_vectors
 from graphkit.exporters.verify import verify as verify_against
@@ -159,6 +159,13 @@ def _verify(
             verify_against(model, eager, inputs)
         except VerificationError as error:
             raise VerificationError(f"the exported model does not compute what the function does: {error}") from None
+        except GraphkitError as error:
+            if given:
+                raise
+            shown = ", ".join(f"{d} = {size}" for d, size in sizes.items()) or "made-up inputs"
+            raise VerificationError(
+                f"the exported model or the function fails for {shown}, which dynamic= says it need not: {error}"
+            ) from None
 
 
 _RANDOM = frozenset(

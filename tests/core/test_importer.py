@@ -72,8 +72,10 @@ FORMS: list[tuple[str, int, str]] = [
         "g (float[2,3] x) => (float[2,1] v, int64[2,1] i) <int64[1] k = {1}> { v, i = TopK(x, k) }"),
     ("an output that is an input", 21, "g (float[2,3] x) => (float[2,3] x, float[2,3] y) { y = Neg(x) }"),
     ("an unused output", 21, "g (float[2,3] x) => (float[2,3] y) { y, mask = Dropout(x) }"),
-    ("if", 21, """g (float[2,3] x, bool c) => (float[2,3] y) { y = If (c) <
-        then_branch = a () => (float[2,3] t) { t = Neg(x) }, else_branch = b () => (float[2,3] e) { e = Add(x, x) }> }"""),
+    ("if", 21, """
+        g (float[2,3] x, bool c) => (float[2,3] y) { y = If (c) <
+        then_branch = a () => (float[2,3] t) { t = Neg(x) },
+        else_branch = b () => (float[2,3] e) { e = Add(x, x) }> }"""),
 ]  # fmt: skip
 
 
