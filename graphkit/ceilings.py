@@ -1,18 +1,19 @@
-"""How many windows a pool has that rounds up (ceil_mode).
+"""What the standard's shape inference does not say of operators that read windows.
 
-A window that would begin in the padding at the end is left out. ONNX Runtime does so and the standard says so, but the
-standard's own shape inference counts it.
+A pool that rounds up (ceil_mode) has no window that would begin in the padding at the end: ONNX Runtime leaves it out
+and the standard says so, but its inference counts it. And a kernel tells the rank of an input of unknown rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphkit import dims
 from graphkit.dims import Dims, Extent
 
 POOLS = frozenset({"MaxPool", "AveragePool", "LpPool"})
+WINDOWED = POOLS | {"Conv", "ConvTranspose"}
 
 
 def pooled_dims(attributes: Mapping[str, Any], x: Dims) -> Dims:
@@ -37,3 +38,21 @@ def pooled_dims(attributes: Mapping[str, Any], x: Dims) -> Dims:
             windows -= 1
         result.append(windows)
     return tuple(result)
+
+
+def dims_by_kernel(op: str, attributes: Mapping[str, Any], inputs: Sequence[Dims | None]) -> Dims | None:
+    """The dims of an output whose input has no known rank: only as many as the kernel has, and two.
+
+    >>> dims_by_kernel("Conv", {}, [None, (8, 3, 5, 5)])[1]
+    8
+    """
+    weight = inputs[1] if op not in POOLS and len(inputs) > 1 else None
+    if weight is not None:
+        channels = weight[0] if op == "Conv" else weight[1]
+        if op != "Conv" and isinstance(channels, int):
+            channels *= int(attributes.get("group", 1))
+        elif op != "Conv":
+            channels = dims.anonymous()
+        return (dims.anonymous(), channels, *(dims.anonymous() for _ in weight[2:]))
+    kernel = attributes.get("kernel_shape")
+    return tuple(dims.anonymous() for _ in range(len(kernel) + 2)) if kernel else None

@@ -7,7 +7,7 @@ so that "batch" survives a reshape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,10 @@ _BROADCAST = frozenset(
     GreaterOrEqual Less LessOrEqual Where""".split()
 )
 _BOOLEAN = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor Not".split())
+
+
+# Asked for the types of operators that onnx has no schema for; what lowers those operators puts itself here.
+WITHOUT_SCHEMA: list[Callable[..., list[Type | None] | None]] = []
 
 
 @dataclass
@@ -65,8 +69,10 @@ def infer(
                 _check_fit(op, attributes, inputs)
             return [quick, *(_second(op, quick) for _ in range(outputs - 1))]
     found = _by_schema(op, domain, opset, attributes, inputs, outputs, node, outer or {}, imports, strict)
-    if op in ceilings.POOLS and not domain and attributes.get("ceil_mode"):
+    if not domain and op in ceilings.POOLS and attributes.get("ceil_mode"):
         _count_windows(attributes, inputs, found)
+    if not domain and op in ceilings.WINDOWED and found[0] is not None and found[0].dims is None:
+        found[0].dims = ceilings.dims_by_kernel(op, attributes, [t.dims if t is not None else None for t in inputs])
     return found
 
 
@@ -408,6 +414,10 @@ def _by_schema(
 ) -> list[Type | None]:  # fmt: skip
     schema = schema_at(op, domain, opset)
     if schema is None:
+        for hook in WITHOUT_SCHEMA:
+            told = hook(op, domain, opset, attributes, inputs, outputs)
+            if told is not None:
+                return told
         return [None] * outputs
     names = [f"i{n}" if t is not None else "" for n, t in enumerate(inputs)]
     if op == "STFT":  # onnx's inference reads a missing onesided as 0, the standard as 1

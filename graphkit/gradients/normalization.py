@@ -46,6 +46,12 @@ def normalized_gradient(h: Tensor, z: Tensor, inv: Tensor, axes: Sequence[int], 
     return shaped_like(apply1("Mul", inv, apply1("Sub", h, inner)), z)
 
 
+def _trailing(r: Record, x: Tensor) -> list[int]:
+    """The axes from ``axis`` on; counted from the end if that is how it was given."""
+    axis = int(r.attribute("axis", -1))
+    return list(range(axis, 0)) if axis < 0 else list(range(axis, rank_of(r, x)))
+
+
 @gradient("LayerNormalization", keeps=3)
 def layer_normalization(
     r: Record, g: Tensor | None, g_mean: Tensor | None = None, g_inv: Tensor | None = None
@@ -56,8 +62,7 @@ def layer_normalization(
     """
     x, scale = r.inputs[0], r.inputs[1]
     assert x is not None and scale is not None
-    rank = rank_of(r, x)
-    axes = list(range(int(r.attribute("axis", -1)) % rank, rank))
+    axes = _trailing(r, x)
     wide = widened(x)
     if x.dtype == dtypes.FLOAT64:
         c, inv = centered(x, axes, float(r.attribute("epsilon", 1e-5)))
@@ -88,8 +93,7 @@ def layer_normalization(
 def rms_normalization(r: Record, g: Tensor) -> Entries:
     x, scale = r.inputs[0], r.inputs[1]
     assert x is not None and scale is not None
-    rank = rank_of(r, x)
-    axes = list(range(int(r.attribute("axis", -1)) % rank, rank))
+    axes = _trailing(r, x)
     wide, up = widened(x), widened(g)
     inv = inverse_root(mean(apply1("Mul", wide, wide), axes), float(r.attribute("epsilon", 1e-5)))
     z = apply1("Mul", wide, inv)

@@ -21,7 +21,6 @@ from graphkit.gradients.shapes import (
     divide_by_count,
     element_count,
     expand_to,
-    rank_of,
     reshape_to,
     shaped_like,
     static_ints,
@@ -79,7 +78,6 @@ def max_pool(r: Record, g: Tensor | None, _indices: Tensor | None = None) -> Ten
         return None
     x = r.inputs[0]
     assert x is not None
-    rank_of(r, x)
     places = windows_of(r, x, kernel_of(r, None))
     if side_by_side(places):
         return _compared(x, r.outputs[0], g, places)
@@ -155,7 +153,6 @@ def average_pool(r: Record, g: Tensor) -> Tensor:
     """Each element of a window gets an equal part: of the window's size, or of what it holds of the input."""
     x = r.inputs[0]
     assert x is not None
-    rank_of(r, x)
     places = windows_of(r, x, kernel_of(r, None))
     count = _counts(r, x, g, places)
     if isinstance(count, Tensor):
@@ -215,7 +212,6 @@ def lp_pool(r: Record, g: Tensor) -> Tensor:
     """|x|^(p-1) * sign(x), times every window's g * y^(1-p); a window of zeros has no direction, and gives 0."""
     x = r.inputs[0]
     assert x is not None
-    rank_of(r, x)
     places = windows_of(r, x, kernel_of(r, None))
     return _norm_gradient(x, int(r.attribute("p", 2)), lambda scaled: _spread(scaled, x, places), g, r.outputs[0])
 
@@ -240,15 +236,22 @@ def _norm_gradient(x: Tensor, p: int, spread: Callable[[Tensor], Tensor], g: Ten
     return apply1("Mul", apply1("Mul", size, apply1("Sign", x)), spreaded)
 
 
-def _spatial_axes(r: Record) -> list[int]:
-    return list(range(2, rank_of(r, r.inputs[0])))
+def _spatial_axes(x: Tensor) -> Tensor:
+    if x.rank is not None:
+        return constant_ints(list(range(2, x.rank)))
+    rank = apply1("Size", apply1("Shape", x))
+    return apply1("Range", constant(2, INT64), rank, constant(1, INT64))
 
 
 @gradient("GlobalAveragePool", mixes=True)
 def global_average_pool(r: Record, g: Tensor) -> Tensor:
     x = r.inputs[0]
     assert x is not None
-    return expand_to(divide_by_count(g, element_count(x, _spatial_axes(r))), x)
+    if x.rank is None:
+        count: int | Tensor = apply1("Div", apply1("Size", x), apply1("Size", g))
+    else:
+        count = element_count(x, list(range(2, x.rank)))
+    return expand_to(divide_by_count(g, count), x)
 
 
 @gradient("GlobalMaxPool", selects=True)
@@ -256,7 +259,7 @@ def global_max_pool(r: Record, g: Tensor) -> Tensor:
     x = r.inputs[0]
     assert x is not None
     mask = as_mask(apply1("Equal", x, r.outputs[0]), g)
-    ties = apply1("ReduceSum", mask, constant_ints(_spatial_axes(r)), keepdims=1)
+    ties = apply1("ReduceSum", mask, _spatial_axes(x), keepdims=1)
     return apply1("Mul", mask, apply1("Div", g, apply1("Max", ties, number(1, g))))
 
 

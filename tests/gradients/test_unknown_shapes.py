@@ -1,0 +1,75 @@
+"""Imported models whose inputs declare neither shape nor rank: a kernel, or an axis counted from the end, is enough."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import graphkit as gk
+from graphkit.optimizers.add_gradients import add_gradients
+
+RANDOM = np.random.default_rng(7)
+
+
+def draw(*shape):
+    return RANDOM.uniform(0.5, 1.5, shape).astype(np.float32)
+
+
+PICTURE = (2, 3, 6, 5)
+WEIGHT, VECTOR = (4, 3, 3, 3), (4,)
+
+
+def node(op, inputs, outputs=("h",), **attributes):
+    return helper.make_node(op, list(inputs), list(outputs), **attributes)
+
+
+# nodes that lead from x to h, and the shapes of x and of the parameters
+MODELS = {
+    "Conv": ([node("Conv", "xwb", pads=[1, 0, 1, 1], strides=[2, 1])], {"x": PICTURE, "w": WEIGHT, "b": VECTOR}),
+    "Conv, same": (
+        [node("Conv", "xw", auto_pad="SAME_LOWER", strides=[2, 2])], {"x": PICTURE, "w": WEIGHT},
+    ),
+    "Conv, groups": ([node("Conv", "xw", group=3)], {"x": PICTURE, "w": (6, 1, 2, 2)}),
+    "ConvTranspose": ([node("ConvTranspose", "xw", strides=[2, 2])], {"x": PICTURE, "w": (3, 2, 3, 3)}),
+    "Conv, BatchNormalization, Relu, MaxPool": (
+        [
+            node("Conv", "xw", "c"), node("BatchNormalization", "csbmv", "d"), node("Relu", "d", "e"),
+            node("MaxPool", "e", kernel_shape=[2, 2], strides=[2, 2]),
+        ],
+        {"x": PICTURE, "w": WEIGHT, "s": VECTOR, "b": VECTOR, "m": VECTOR, "v": VECTOR},
+    ),
+    "Conv, InstanceNormalization": (
+        [node("Conv", "xw", "c"), node("InstanceNormalization", "csb")],
+        {"x": PICTURE, "w": WEIGHT, "s": VECTOR, "b": VECTOR},
+    ),
+    "MaxPool": ([node("MaxPool", "x", kernel_shape=[3, 2], pads=[1, 0, 1, 1])], {"x": PICTURE}),
+    "AveragePool": ([node("AveragePool", "x", kernel_shape=[3, 2], pads=[1, 0, 1, 1])], {"x": PICTURE}),
+    "LpPool": ([node("LpPool", "x", kernel_shape=[3, 2])], {"x": PICTURE}),
+    "GlobalAveragePool": ([node("GlobalAveragePool", "x")], {"x": PICTURE}),
+    "GlobalMaxPool": ([node("GlobalMaxPool", "x")], {"x": PICTURE}),
+    "LayerNormalization": ([node("LayerNormalization", "xs")], {"x": PICTURE, "s": (5,)}),
+    "LayerNormalization, two axes": ([node("LayerNormalization", "xs", axis=-2)], {"x": PICTURE, "s": (6, 5)}),
+    "Dropout": ([node("Dropout", "x")], {"x": PICTURE}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_declared(name):
+    nodes, shapes = MODELS[name]
+    arrays = {k: draw(*s) if k != "x" else RANDOM.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
+
+    def model(declared):
+        infos = [helper.make_tensor_value_info(k, 1, s if declared or k != "x" else None) for k, s in shapes.items()]
+        loss = node("ReduceSumSquare", "h", ["loss"], keepdims=0)
+        graph = helper.make_graph([*nodes, loss], "g", infos, [helper.make_tensor_value_info("loss", 1, [])])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+    results = []
+    for declared in (True, False):
+        whole = add_gradients(model(declared), "loss", list(shapes))
+        assert isinstance(whole, onnx.ModelProto)
+        results.append(gk.run(whole, arrays, optimizations=False))
+    for key, want in results[0].items():
+        np.testing.assert_allclose(results[1][key], want, rtol=1e-4, atol=1e-4 * abs(want).max())
