@@ -197,4 +197,9 @@ def _declared(value: ir.Value) -> Fact:
 
 
 # The rules themselves register on import.
-from graphkit.optimizers import infer_elementwise, infer_shapes, infer_windows  # noqa: E402, F401 - they need the names above
+from graphkit.optimizers import (  # noqa: E402 - they need the names above
+    infer_control,  # noqa: F401
+    infer_elementwise,  # noqa: F401
+    infer_shapes,  # noqa: F401
+    infer_windows,  # noqa: F401
+)

@@ -203,6 +203,18 @@ BODIES = {
         "{a = Identity(v) r = Neg(a)}, else_branch = e () => (float[N] r) {b = Abs(v) r = Identity(b)}>}",
         {"If": 1, "Neg": 1, "Abs": 1},
     ),
+    "branches_of_one_shape": (
+        "g (float[N,2] x, bool c) => (float[N,2] y) <int64[2] s = {-1, 2}> {v = If(c) <then_branch = t () => "
+        "(float[N,2] r) "
+        "{r = Neg(x)}, else_branch = e () => (float[N,2] r) {r = Abs(x)}> w = Reshape(v, s) y = Exp(w)}",
+        {"If": 1, "Neg": 1, "Abs": 1, "Exp": 1},
+    ),
+    "branches_of_two_shapes": (
+        "g (float[N,2] x, bool c) => (float[A,2] y) <int64[2] s = {-1, 2}> {v = If(c) <then_branch = t () => "
+        "(float[N,2] r) "
+        "{r = Neg(x)}, else_branch = e () => (float[M,2] r) {r = Concat<axis=0>(x, x)}> w = Reshape(v, s) y = Exp(w)}",
+        {"If": 1, "Neg": 1, "Concat": 1, "Exp": 1},
+    ),
     "branch_that_gives_a_constant": (
         "g (float[2] x, bool c) => (float[2] y) {y = If(c) <then_branch = t () => (float[2] r) "
         "{r = Constant<value = float[2] {1,2}>()}, else_branch = e () => (float[2] r) {r = Abs(x)}>}",
