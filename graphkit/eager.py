@@ -262,10 +262,13 @@ def _lacks_kernel(error: Exception) -> bool:
 
 def _explain(op: str, inputs: Sequence[Tensor | None], error: Exception) -> OperatorError:
     shown = ", ".join("none" if t is None else _show(t) for t in inputs)
+    from graphkit.runtime.messages import cleaned
+
     reason = str(error).strip()
     for marker in ("Status Message: ", "reason: "):
         reason = reason.rsplit(marker, 1)[-1]
-    return OperatorError(f"{op}({shown}) at {describe(user_location())} failed: {reason.splitlines()[0][:400]}")
+    reason = next(iter(cleaned(reason).splitlines()), type(error).__name__)
+    return OperatorError(f"{op}({shown}) at {describe(user_location())} failed: {reason[:400]}")
 
 
 def _show(t: Tensor) -> str:

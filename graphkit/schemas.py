@@ -17,6 +17,8 @@ from graphkit.source import here
 
 WORKING_OPSET: Final = 21
 NEWEST_OPSET: Final = 26
+# Operators of the default domain that ONNX Runtime has and ONNX does not: files that it optimized hold them.
+WITHOUT_SCHEMA: Final = frozenset({"SimplifiedLayerNormalization"})
 
 if TYPE_CHECKING:
     from onnx.onnx_cpp2py_export.defs import OpSchema  # onnx.defs.OpSchema is a variable to type checkers
@@ -43,6 +45,8 @@ def opset_for(op: str, domain: str = "", attributes: frozenset[str] = frozenset(
     """The opset at which graphkit writes an operator used with these attributes."""
     if domain:
         return 1
+    if op in WITHOUT_SCHEMA:
+        return WORKING_OPSET
     for opset in range(WORKING_OPSET, NEWEST_OPSET + 1):
         found = schema_at(op, domain, opset)
         if found is not None and attributes <= found.attributes.keys():

@@ -18,6 +18,7 @@ from graphkit.modelfile import ModelLike, borrow_model
 from .devices import Device, create_session, find_device
 from .feeds import FeedCheck, Port, check_feeds_finite, port
 from .hazards import hazardous_optimizers
+from .messages import cleaned
 from .values import is_bridged, to_array, to_value
 
 __all__ = ["Session", "run"]
@@ -172,7 +173,7 @@ class Session:
 
     def explain(self, error: Exception, feeds: Mapping[str, Any]) -> GraphkitError:
         """Return the error to raise for what ONNX Runtime raised while running."""
-        text = _cleaned(str(error))
+        text = cleaned(str(error))
         # A body's failure is reported inside that of its If, Loop or Scan: the last one is where it happened.
         found = re.split(
             r"(?:Non-zero status code returned )?while running (\w+) node\. Name:'([^']*)' Status Message: ", text
@@ -248,18 +249,8 @@ def _serialized(proto: onnx.ModelProto) -> bytes:
     return bytes(proto.SerializeToString())
 
 
-def _cleaned(text: str) -> str:
-    """Drop ONNX Runtime's error code, and the C++ places and signatures, from a message."""
-    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : (\w+) : ", "", text)
-    place = r"/\S+\.(?:cc|h|hpp|cu|cuh|inl):\d+ "
-    text = re.sub(place + r".*? was false\.\s*(?=\S)", "", text, flags=re.DOTALL)
-    text = re.sub(place + r"[^\n]*?\)(?: const)?(?: \[with [^\]]*\])? ", "", text)
-    text = re.sub(r"\b[\w/]+\.(?:cc|h):\d+ (?:\w+ )?", "", text)
-    return text.strip()
-
-
 def _load_error(error: Exception, where: str) -> ModelFileError:
-    text = _cleaned(str(error))
+    text = cleaned(str(error))
     found = re.search(r"No Op registered for (\w+) with domain_version of (\d+)", text)
     if found:
         kind, opset = found.groups()
