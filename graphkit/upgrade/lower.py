@@ -13,6 +13,7 @@ from graphkit.errors import OperatorError
 from graphkit.graph import Graph
 from graphkit.inference import Type
 from graphkit.modelfile import lowest_ir_version
+from graphkit.schemas import WITHOUT_SCHEMA
 from graphkit.source import describe
 from graphkit.upgrade import lower_math, lower_normalization, lower_resize, lower_shape  # noqa: F401 (fill the table)
 from graphkit.upgrade.adapters import Names
@@ -160,6 +161,8 @@ def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def _lower(node: ir.Node, lowering: Lowering) -> None:
+    if node.op_type in WITHOUT_SCHEMA:  # ONNX Runtime's own, the same at every opset
+        return
     if not versions(node.op_type):
         raise Cannot("ai.onnx has no such operator")
     if widen(node, lowering):

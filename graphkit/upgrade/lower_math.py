@@ -190,6 +190,23 @@ def constant_kinds(node: ir.Node, lowering: Lowering) -> ir.Node:
     return node
 
 
+@lowers(9, "Constant")
+def constant_type_of_old(node: ir.Node, lowering: Lowering) -> ir.Node | None:
+    """Only floating ones were nodes; the others are initializers."""
+    array = lowering.array(node.outputs[0])
+    if array is None or array.dtype.kind == "f":
+        return node
+    old = node.outputs[0]
+    if lowering.emitting or old.is_graph_output():
+        lowering.replace([lowering.constant(array, array.dtype)])
+        return None
+    name, old.name = old.name, None
+    old.replace_all_uses_with(lowering.new_constant(array, name or "constant"))
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
+    return None
+
+
 @lowers(12, "Dropout")
 def dropout_inputs(node: ir.Node, lowering: Lowering) -> ir.Node:
     """``ratio`` was an attribute, and nothing was dropped: there was no training mode."""
@@ -232,7 +249,7 @@ def quantized_axis(node: ir.Node, lowering: Lowering) -> ir.Node:
     """There was one scale for the whole tensor."""
     known = lowering.dims(only_input(node, 1))
     if known is None or any(extent != 1 for extent in known):
-        raise Cannot("it has a scale for each channel, and has one in all there")
+        raise Cannot("it may have a scale for each channel, and has one in all there")
     node.attributes.pop("axis", None)
     return node
 

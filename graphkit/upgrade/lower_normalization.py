@@ -99,6 +99,12 @@ def group_normalization(node: ir.Node, lowering: Lowering) -> None:
     expand(node, lowering)
 
 
+@lowers(9, "BatchNormalization")
+def batch_normalization_per_channel(node: ir.Node, lowering: Lowering) -> ir.Node:
+    """``spatial`` says what it has come to mean, where it is left out."""
+    return node
+
+
 @lowers(14, "BatchNormalization")
 def batch_normalization(node: ir.Node, lowering: Lowering) -> ir.Node | None:
     """Training was asked for by naming five outputs, which few runtimes heed; it is written out instead."""

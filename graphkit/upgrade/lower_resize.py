@@ -65,9 +65,11 @@ def resize_by_scales(node: ir.Node, lowering: Lowering) -> ir.Node:
         raise Cannot(f"its coordinate_transformation_mode '{where}' does not exist there")
     mode = node.attributes.get_string("mode", "nearest")
     scales = lowering.array(optional_input(node, 2))
-    if optional_input(node, 3) is not None or scales is None or not scales.size:
-        raise Cannot("it has sizes or computed scales, and must have fixed scales there")
+    if optional_input(node, 3) is not None:
+        raise Cannot("it has sizes, and must have scales there")
     if mode == "nearest":
+        if scales is None:
+            raise Cannot("its scales are computed by the graph, and whether they enlarge decides what is taken there")
         rounding = node.attributes.get_string("nearest_mode", "round_prefer_floor")
         if not ((scales >= 1).all() and rounding == "floor") and not ((scales <= 1).all() and rounding == "ceil"):
             raise Cannot(f"its nearest_mode '{rounding}' is not what these scales mean there")
@@ -102,8 +104,9 @@ def upsample_scales(node: ir.Node, lowering: Lowering) -> ir.Node:
 
 @lowers(20, "GridSample")
 def grid_sample_modes(node: ir.Node, lowering: Lowering) -> ir.Node:
-    if lowering.rank(only_input(node)) != 4:
-        raise Cannot("it has other than two dimensions in space")
+    known = [shape for value in node.inputs if value is not None and (shape := lowering.dims(value)) is not None]
+    if not known or len(known[0]) != 4:
+        raise Cannot("it has other than two dimensions in space, or nobody knows")
     mode = node.attributes.get_string("mode", "linear")
     set_attributes(node, mode={"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode))
     return node

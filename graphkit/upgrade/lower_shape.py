@@ -58,9 +58,8 @@ def split_count(node: ir.Node, lowering: Lowering) -> ir.Node:
             lengths = [min(part, max(0, extent - part * n)) for n in range(count)]
             set_input(node, 1, lowering.constant(lengths))
         return node
-    rank = lowering.rank(x)
-    axis += rank if axis < 0 else 0
-    length = lowering.apply1("Shape", [x], start=axis, end=axis + 1)
+    end = {} if axis == -1 else {"end": axis + 1}
+    length = lowering.apply1("Shape", [x], start=axis, **end)
     rounded = lowering.apply1("Add", [length, lowering.constant([count - 1])])
     size = lowering.apply1("Div", [rounded, lowering.constant([count])])
     before = lowering.apply1("Mul", [size, lowering.constant(list(range(count)))])

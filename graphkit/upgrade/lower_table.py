@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from graphkit import dims, dtypes
-from graphkit.conversion import attribute_value, constant_array, ir_attribute
+from graphkit.conversion import attribute_value, constant_array, ir_attribute, ir_tensor
 from graphkit.inference import Type, infer
 from graphkit.upgrade.adapters import Names, take_over
 
@@ -70,6 +70,11 @@ class Lowering:
         """The node being lowered."""
         return self._nodes[-1]
 
+    @property
+    def emitting(self) -> bool:
+        """Whether that node was made on the way, and is not one of the model's own."""
+        return len(self._nodes) > 1
+
     def visit(self, node: ir.Node) -> list[ir.Value | None]:
         """Lower a node; the values that stand for its outputs now."""
         self._nodes.append(node)
@@ -126,23 +131,31 @@ class Lowering:
                     value.type = ir.TensorType(ir.DataType(dtypes.to_onnx(t.dtype)))
 
     def constant(self, values: npt.ArrayLike, dtype: npt.DTypeLike = np.int64) -> ir.Value:
-        """Return a constant, one node for all uses of the same one in this graph."""
+        """Return a constant, one for all uses of the same one in this graph."""
         array = np.asarray(values, dtype=dtype)
         key = (array.dtype.name, array.shape, array.tobytes())
         if key not in self._constants:
-            node = self._first(ir.Node("", "Constant", [], [ir_attribute("value", array)], num_outputs=1))
-            value = node.outputs[0]
-            value.type = ir.TensorType(ir.DataType(dtypes.to_onnx(array.dtype)))
-            value.shape = ir.Shape(array.shape)
-            self.types[value] = constant_type(array)
-            self._constants[key] = value
+            name = self.names.fresh(f"{self._nodes[0].name or self._nodes[0].op_type}/Constant")
+            self._constants[key] = self.new_constant(array, name)
         return self._constants[key]
 
-    def _first(self, node: ir.Node) -> ir.Node:
-        node.name = self.names.fresh(f"{self._nodes[0].name or self._nodes[0].op_type}/Constant")
-        node.outputs[0].name = self.names.fresh(f"{node.name}:0")
-        self._nodes[0].prepend(node)
-        return node
+    def new_constant(self, array: npt.NDArray[Any], name: str) -> ir.Value:
+        """Return a new constant: a node, or an initializer where the Constant of the opset has no such type."""
+        kind = ir.TensorType(ir.DataType(dtypes.to_onnx(array.dtype)))
+        top = self._nodes[0]
+        if self.target < 9 and array.dtype.kind != "f":
+            assert isinstance(top.graph, ir.Graph)
+            value = ir.Value(name=name, type=kind, const_value=ir_tensor(array, name))
+            top.graph.register_initializer(value)
+        else:
+            node = ir.Node("", "Constant", [], [ir_attribute("value", array)], num_outputs=1, name=name)
+            value = node.outputs[0]
+            value.name = self.names.fresh(f"{name}:0")
+            value.type = kind
+            top.prepend(node)
+        value.shape = ir.Shape(array.shape)
+        self.types[value] = constant_type(array)
+        return value
 
     def scalar_like(self, value: float, like: ir.Value) -> ir.Value:
         """Return ``value`` as a scalar of ``like``'s dtype."""
@@ -210,7 +223,7 @@ class Lowering:
     def replace(self, values: Sequence[ir.Value | None]) -> None:
         """Put ``values`` in the place of the node's outputs (None: nobody uses that one) and take the node out."""
         node = self.node
-        if len(self._nodes) > 1:  # made on the way: whoever made it gets the values
+        if self.emitting:  # whoever made it gets the values
             self._made[node] = list(values)
         else:
             taken: set[ir.Value] = set()
