@@ -6,6 +6,7 @@ import numpy as np
 
 from graphkit.core import Record, Tensor
 from graphkit.gradients.elementwise import Entries, as_mask, number, selected
+from graphkit.gradients.shapes import compare
 from graphkit.gradients.table import gradient
 from graphkit.interpreter import apply1
 
@@ -14,14 +15,14 @@ from graphkit.interpreter import apply1
 def relu(r: Record, g: Tensor) -> Tensor:
     """The slope at 0 is 0."""
     (y,) = r.outputs
-    return selected(r, g, as_mask(apply1("Greater", y, number(0, g)), g))
+    return selected(r, g, as_mask(compare("Greater", y, number(0, g)), g))
 
 
 @gradient("LeakyRelu")
 def leaky_relu(r: Record, g: Tensor) -> Tensor:
     (x,) = r.inputs
     alpha = float(r.attribute("alpha", 0.01))
-    positive = as_mask(apply1("Greater", x, number(0, g)), g)
+    positive = as_mask(compare("Greater", x, number(0, g)), g)
     if 0 <= alpha <= 1:
         return apply1("Mul", g, apply1("Max", positive, number(alpha, g)))
     slope = apply1("Add", apply1("Mul", positive, number(1 - alpha, g)), number(alpha, g))
@@ -31,7 +32,7 @@ def leaky_relu(r: Record, g: Tensor) -> Tensor:
 @gradient("PRelu")
 def prelu(r: Record, g: Tensor) -> Entries:
     x, slope = r.inputs
-    positive = as_mask(apply1("Greater", x, number(0, g)), g)
+    positive = as_mask(compare("Greater", x, number(0, g)), g)
     negative = apply1("Sub", number(1, g), positive)
     return (
         lambda: apply1("Mul", g, apply1("Add", positive, apply1("Mul", negative, slope))),
@@ -43,7 +44,7 @@ def prelu(r: Record, g: Tensor) -> Entries:
 def thresholded_relu(r: Record, g: Tensor) -> Tensor:
     (x,) = r.inputs
     alpha = float(r.attribute("alpha", 1.0))
-    return selected(r, g, as_mask(apply1("Greater", x, number(alpha, g)), g))
+    return selected(r, g, as_mask(compare("Greater", x, number(alpha, g)), g))
 
 
 @gradient("Elu")
@@ -66,7 +67,7 @@ def _bent(r: Record, below_zero: float, above: float, like: Tensor) -> Tensor:
     """y + ``below_zero`` where x < 0, ``above`` elsewhere (there y is cut off first: 0 * inf would be NaN)."""
     (x,) = r.inputs
     cut = apply1("Min" if below_zero >= 0 else "Max", r.outputs[0], number(0, like))
-    below = as_mask(apply1("Less", x, number(0, like)), like)
+    below = as_mask(compare("Less", x, number(0, like)), like)
     bent = apply1("Mul", below, apply1("Add", cut, number(below_zero - above, like)))
     return apply1("Add", bent, number(above, like))
 
@@ -95,7 +96,7 @@ def softsign(r: Record, g: Tensor) -> Tensor:
 def hard_sigmoid(r: Record, g: Tensor) -> Tensor:
     (y,) = r.outputs
     alpha = float(r.attribute("alpha", 0.2))
-    inside = apply1("And", apply1("Greater", y, number(0, g)), apply1("Less", y, number(1, g)))
+    inside = apply1("And", compare("Greater", y, number(0, g)), compare("Less", y, number(1, g)))
     return apply1("Mul", g, apply1("Mul", as_mask(inside, g), number(alpha, g)))
 
 
@@ -103,9 +104,9 @@ def hard_sigmoid(r: Record, g: Tensor) -> Tensor:
 def hard_swish(r: Record, g: Tensor) -> Tensor:
     """(2 x + 3) / 6 between -3 and 3, 0 below, 1 above."""
     (x,) = r.inputs
-    inside = apply1("And", apply1("Greater", x, number(-3, g)), apply1("Less", x, number(3, g)))
+    inside = apply1("And", compare("Greater", x, number(-3, g)), compare("Less", x, number(3, g)))
     line = apply1("Add", apply1("Mul", x, number(1 / 3, g)), number(0.5, g))
-    above = as_mask(apply1("GreaterOrEqual", x, number(3, g)), g)
+    above = as_mask(compare("GreaterOrEqual", x, number(3, g)), g)
     # x is clipped first: an infinity times the zero of the mask would be NaN
     line = apply1("Clip", line, number(-0.5, g), number(1.5, g))
     slope = apply1("Add", apply1("Mul", as_mask(inside, g), line), above)
@@ -162,7 +163,7 @@ def _gelu_tanh_slope(x: Tensor) -> Tensor:
 def shrink(r: Record, g: Tensor) -> Tensor:
     (x,) = r.inputs
     lambd = float(r.attribute("lambd", 0.5))
-    return selected(r, g, as_mask(apply1("Greater", apply1("Abs", x), number(lambd, g)), g))
+    return selected(r, g, as_mask(compare("Greater", apply1("Abs", x), number(lambd, g)), g))
 
 
 @gradient("Clip", selects=True)
@@ -172,9 +173,9 @@ def clip(r: Record, g: Tensor) -> Entries:
     assert x is not None
     tests = []
     if low is not None:
-        tests.append(apply1("GreaterOrEqual", x, low))
+        tests.append(compare("GreaterOrEqual", x, low))
     if high is not None:
-        tests.append(apply1("LessOrEqual", x, high))
+        tests.append(compare("LessOrEqual", x, high))
     if not tests:
         return (g,)
     inside = tests[0] if len(tests) == 1 else apply1("And", *tests)
@@ -184,10 +185,10 @@ def clip(r: Record, g: Tensor) -> Entries:
     entries: list[Tensor | None] = [to_x, None, None]
     if high is not None:
         raised = x if low is None else apply1("Max", x, low)  # where low > high the result is high
-        entries[2] = apply1("ReduceSum", selected(r, g, as_mask(apply1("Greater", raised, high), g)), keepdims=0)
+        entries[2] = apply1("ReduceSum", selected(r, g, as_mask(compare("Greater", raised, high), g)), keepdims=0)
     if low is not None:
-        below = apply1("Less", x, low)
+        below = compare("Less", x, low)
         if high is not None:
-            below = apply1("And", below, apply1("LessOrEqual", low, high))
+            below = apply1("And", below, compare("LessOrEqual", low, high))
         entries[1] = apply1("ReduceSum", selected(r, g, as_mask(below, g)), keepdims=0)
     return tuple(entries)

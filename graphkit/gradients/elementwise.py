@@ -8,7 +8,7 @@ import numpy as np
 
 from graphkit import dtypes
 from graphkit.core import Record, Tensor
-from graphkit.gradients.shapes import constant, full_like, static_value, sum_to
+from graphkit.gradients.shapes import compare, constant, full_like, static_value, sum_to
 from graphkit.gradients.signs import first_may_vanish, power_may_break, second_may_vanish
 from graphkit.gradients.table import Entry, gradient
 from graphkit.interpreter import apply1
@@ -232,7 +232,7 @@ def extreme(r: Record, g: Tensor) -> Entries:
     if len(r.inputs) == 1:
         return (g,)
     (y,) = r.outputs
-    masks = [as_mask(apply1("Equal", t, y), g) for t in r.inputs]
+    masks = [as_mask(compare("Equal", t, y), g) for t in r.inputs]
     count = masks[0]
     for mask in masks[1:]:
         count = apply1("Add", count, mask)
@@ -268,7 +268,7 @@ def _pow_base(x: Tensor, y: Tensor, p: Tensor, g: Tensor, fixed: float | None) -
     if fixed is None:
         exponent = p.astype(x.dtype)
         # x ** -1 is infinite at 0, and 0 * inf is NaN: where the exponent is 0 use x ** 0 instead.
-        zero = as_mask(apply1("Equal", exponent, number(0, x)), x)
+        zero = as_mask(compare("Equal", exponent, number(0, x)), x)
         less = apply1("Add", apply1("Sub", exponent, number(1, x)), zero)
         return apply1("Mul", g, apply1("Mul", exponent, apply1("Pow", x, less)))
     if fixed == 0:
@@ -297,9 +297,13 @@ def _pow_exponent(r: Record, x: Tensor, p: Tensor, g: Tensor) -> Tensor:
     """x ** p * log(x), and 0 where x is 0 and p is not negative."""
     (y,) = r.outputs
     exponent = p.astype(x.dtype)
-    flat = apply1("And", apply1("Equal", x, number(0, x)), apply1("GreaterOrEqual", exponent, number(0, x)))
+    flat = apply1("And", compare("Equal", x, number(0, x)), compare("GreaterOrEqual", exponent, number(0, x)))
     safe = apply1("Where", flat, number(1, x), x)
-    return apply1("Mul", g, apply1("Mul", y, apply1("Log", safe))).astype(p.dtype)
+    if x.dtype == dtypes.BFLOAT16:  # its Log has no kernel on CUDA
+        logarithm = apply1("Log", safe.astype(dtypes.FLOAT32)).astype(x.dtype)
+    else:
+        logarithm = apply1("Log", safe)
+    return apply1("Mul", g, apply1("Mul", y, logarithm)).astype(p.dtype)
 
 
 def is_wide(t: Tensor) -> bool:

@@ -12,6 +12,7 @@ from graphkit.gradients.rows import add_rows, scatter_add
 from graphkit.gradients.shapes import (
     constant,
     element_count,
+    pad_zeros,
     rank_of,
     reshape_to,
     shape_tensor,
@@ -74,10 +75,10 @@ def _read_back(g: Tensor, places: Array, extent: int, axis: int) -> Tensor:
     if len(places) and (np.diff(places) == 1).all():  # neighbours, or a single one
         before, behind = [0] * g.rank, [0] * g.rank
         before[axis], behind[axis] = int(places[0]), extent - 1 - int(places[-1])
-        return apply1("Pad", g, constant_ints(before + behind)) if any(before + behind) else g
+        return pad_zeros(g, constant_ints(before + behind)) if any(before + behind) else g
     table = np.full(extent, len(places), np.int64)
     table[places] = np.arange(len(places))
-    source = g if len(places) == extent else apply1("Pad", g, _row_behind(g, axis))
+    source = g if len(places) == extent else pad_zeros(g, _row_behind(g, axis))
     return apply1("Gather", source, constant(table, dtypes.INT64), axis=axis)
 
 
@@ -260,7 +261,7 @@ def rows_at(g: Tensor, places: Tensor, extent: int | Tensor, axis: int) -> Tenso
     nowhere = apply1("Expand", count, target)  # behind g stands a row of zeros
     numbers = apply1("Range", constant(0, dtypes.INT64), apply1("Squeeze", count), constant(1, dtypes.INT64))
     table = apply1("ScatterElements", nowhere, places, numbers, axis=0)
-    return apply1("Gather", apply1("Pad", g, _row_behind(g, axis)), table, axis=axis)
+    return apply1("Gather", pad_zeros(g, _row_behind(g, axis)), table, axis=axis)
 
 
 @gradient("OneHot", selects=True)

@@ -8,7 +8,7 @@ from graphkit import dtypes
 from graphkit.core import Array, Record, Tensor
 from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries
-from graphkit.gradients.shapes import constant, rank_of, static_ints
+from graphkit.gradients.shapes import constant, pad_zeros, rank_of, static_ints
 from graphkit.interpreter import apply1
 from graphkit.methods import constant_ints
 
@@ -71,7 +71,7 @@ def _crop(x: Tensor, g: Tensor, pads: Tensor) -> Tensor:
             ends = [known[a] + int(x.dims[a]) for a in axes]
             return apply1("Slice", g, constant_ints(starts), constant_ints(ends), constant_ints(axes))
     opposite = constant_ints([-k for k in known]) if known is not None else apply1("Neg", pads)
-    return apply1("Pad", g, opposite)
+    return pad_zeros(g, opposite)
 
 
 def _fold_axis(g: Tensor, axis: int, x: Tensor, pads: Tensor, mode: str) -> Tensor:

@@ -6,6 +6,7 @@ from graphkit import dtypes
 from graphkit.core import Record, Tensor
 from graphkit.gradients.elementwise import as_mask, number, selected
 from graphkit.gradients.shapes import (
+    compare,
     constant,
     divide_by_count,
     element_count,
@@ -89,7 +90,7 @@ def reduce_extreme(r: Record, g: Tensor) -> Tensor:
     x, axes, reduces = reduced(r)
     if not reduces:
         return g
-    mask = as_mask(apply1("Equal", x, kept_output(r)), g)
+    mask = as_mask(compare("Equal", x, kept_output(r)), g)
     ties = apply1("ReduceSum", mask, *_axes_input(axes), keepdims=1)
     share = apply1("Div", spread(r, g), apply1("Max", ties, number(1, g)))  # a NaN equals nothing: no ties
     return selected(r, share, mask)
@@ -101,14 +102,14 @@ def reduce_prod(r: Record, g: Tensor) -> Tensor:
     x, axes, reduces = reduced(r)
     if not reduces:
         return g
-    zero = apply1("Equal", x, number(0, x))
+    zero = compare("Equal", x, number(0, x))
     mask = as_mask(zero, x)
     zeros = apply1("ReduceSum", mask, *_axes_input(axes), keepdims=1)
     safe = apply1("Where", zero, number(1, x), x)
     product = apply1("ReduceProd", safe, *_axes_input(axes), keepdims=1)
     # one zero: only its own slope is left, the product of the rest; two or more: none is
-    alone = apply1("Mul", mask, as_mask(apply1("Equal", zeros, number(1, x)), x))
-    none = as_mask(apply1("Equal", zeros, number(0, x)), x)
+    alone = apply1("Mul", mask, as_mask(compare("Equal", zeros, number(1, x)), x))
+    none = as_mask(compare("Equal", zeros, number(0, x)), x)
     kept = apply1("Add", apply1("Mul", none, apply1("Sub", number(1, x), mask)), alone)
     return apply1("Mul", apply1("Mul", spread(r, g), kept), apply1("Div", product, safe))
 
@@ -127,7 +128,7 @@ def reduce_l1(r: Record, g: Tensor) -> Tensor:
 def reduce_l2(r: Record, g: Tensor) -> Tensor:
     """x / |x|, and 0 at the origin, where the norm has no derivative."""
     norm = kept_output(r)
-    safe = apply1("Add", norm, as_mask(apply1("Equal", norm, number(0, norm)), norm))
+    safe = apply1("Add", norm, as_mask(compare("Equal", norm, number(0, norm)), norm))
     return apply1("Mul", apply1("Div", spread(r, g), safe), r.inputs[0])
 
 

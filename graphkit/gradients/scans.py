@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from graphkit.core import Record, Tensor
 from graphkit.gradients.elementwise import Entries, as_mask, number
+from graphkit.gradients.shapes import compare
 from graphkit.gradients.table import gradient
 from graphkit.interpreter import apply1
 
@@ -23,9 +24,9 @@ def cum_prod(r: Record, g: Tensor) -> Entries:
     def sums(t: Tensor) -> Tensor:
         return apply1("CumSum", t, axis, exclusive=exclusive, reverse=1 - reverse)
 
-    zero = as_mask(apply1("Equal", x, number(0, x)), x)
+    zero = as_mask(compare("Equal", x, number(0, x)), x)
     earlier = apply1("CumSum", zero, axis, exclusive=1, reverse=reverse)
-    first = apply1("Mul", zero, as_mask(apply1("Equal", earlier, number(0, x)), x))
+    first = apply1("Mul", zero, as_mask(compare("Equal", earlier, number(0, x)), x))
     filled = apply1("CumProd", apply1("Add", x, first), axis, exclusive=exclusive, reverse=reverse)
     plain = apply1("Div", sums(apply1("Mul", g, y)), apply1("Add", x, zero))
     at_first = apply1("Mul", sums(apply1("Mul", g, filled)), first)

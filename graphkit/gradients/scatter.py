@@ -11,6 +11,7 @@ from graphkit.gradients.elementwise import Entries, as_mask, number
 from graphkit.gradients.indexing import row_numbers
 from graphkit.gradients.rows import scatter_add
 from graphkit.gradients.shapes import (
+    compare,
     constant,
     element_count,
     full_like,
@@ -52,8 +53,8 @@ def _by_element(
     if reduction == "mul":
         return _of_products(x, indices, updates, g, axis)
     # max and min: those that tie share the cotangent evenly
-    from_data = as_mask(apply1("Equal", x, y), g)
-    from_updates = as_mask(apply1("Equal", updates, read(y)), g)
+    from_data = as_mask(compare("Equal", x, y), g)
+    from_updates = as_mask(compare("Equal", updates, read(y)), g)
     ties = scatter_add(from_data, indices, from_updates, axis)
     share = apply1("Div", g, apply1("Max", ties, number(1, g)))
     return (
@@ -75,7 +76,7 @@ def _of_last_write(x: Tensor, indices: Tensor, g: Tensor, axis: int) -> Tensor:
     numbers = apply1("Reshape", numbers, shape_tensor(indices))
     nothing = apply1("ConstantOfShape", shape_tensor(x), value=np.array([-1]))
     written = apply1("ScatterElements", nothing, indices, numbers, axis=axis)
-    last = apply1("Equal", apply1("GatherElements", written, indices, axis=axis), numbers)
+    last = compare("Equal", apply1("GatherElements", written, indices, axis=axis), numbers)
     return apply1("Mul", g, as_mask(last, g))
 
 
@@ -90,17 +91,17 @@ def _distinct(indices: Tensor, axis: int) -> bool:
 
 def _of_products(x: Tensor, indices: Tensor, updates: Tensor, g: Tensor, axis: int) -> Entries:
     """Each factor's slope is the product of all the others, which is 0 where another one is."""
-    zero = as_mask(apply1("Equal", updates, number(0, updates)), updates)
+    zero = as_mask(compare("Equal", updates, number(0, updates)), updates)
     safe = apply1("Add", updates, zero)
     zeros = scatter_add(zeros_like(x), indices, zero, axis)
     rest = scatter_add(full_like(x, 1), indices, safe, axis, "mul")  # of the factors that are not 0
-    none = as_mask(apply1("Equal", zeros, number(0, zeros)), g)
+    none = as_mask(compare("Equal", zeros, number(0, zeros)), g)
 
     def to_updates() -> Tensor:
         def read(t: Tensor) -> Tensor:
             return apply1("GatherElements", t, indices, axis=axis)
 
-        alone = as_mask(apply1("Equal", read(zeros), zero), g)  # no other factor is 0
+        alone = as_mask(compare("Equal", read(zeros), zero), g)  # no other factor is 0
         others = apply1("Div", read(apply1("Mul", rest, apply1("Mul", g, x))), safe)
         return apply1("Mul", others, alone)
 
@@ -134,7 +135,7 @@ def _of_last_row(r: Record, x: Tensor, indices: Tensor, updates: Tensor, g: Tens
     count = element_count(x, list(range(width)))
     total = constant_ints([count]) if isinstance(count, int) else apply1("Unsqueeze", count, constant_ints([0]))
     written = apply1("ScatterElements", apply1("Expand", constant_ints([-1]), total), rows, numbers, axis=0)
-    last = as_mask(apply1("Equal", apply1("Gather", written, rows), numbers), g)
+    last = as_mask(compare("Equal", apply1("Gather", written, rows), numbers), g)
     # [rows] against [index dims..., row dims...]
     leading = apply1("Shape", indices, start=0, end=-1)
     inner = rank_of(r, x) - width

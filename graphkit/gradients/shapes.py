@@ -167,6 +167,22 @@ def _reshape_target(have: Dims, want: Dims) -> list[int] | None:
     return target if free <= 1 else None
 
 
+def compare(op: str, a: Tensor | None, b: Tensor | None) -> Tensor:
+    """Equal, Greater and so on; of bfloat16 as float32, since CUDA compares no bfloat16."""
+    assert a is not None and b is not None
+    if a.dtype == dtypes.BFLOAT16:
+        a, b = a.astype(dtypes.FLOAT32), b.astype(dtypes.FLOAT32)
+    return apply1(op, a, b)
+
+
+def pad_zeros(x: Tensor, pads: Tensor, axes: Tensor | None = None) -> Tensor:
+    """Pad with zeros; bfloat16 as float32, for which alone there are kernels."""
+    given = (pads,) if axes is None else (pads, None, axes)
+    if x.dtype == dtypes.BFLOAT16:
+        return apply1("Pad", x.astype(dtypes.FLOAT32), *given).astype(dtypes.BFLOAT16)
+    return apply1("Pad", x, *given)
+
+
 def element_count(t: Tensor, axes: Sequence[int] | None = None) -> int | Tensor:
     """How many elements there are along ``axes`` (in all, for None): a number, or a traced int64 scalar."""
     known = t.dims

@@ -10,7 +10,7 @@ from graphkit import dtypes
 from graphkit.core import Record, Tensor
 from graphkit.dims import Extent
 from graphkit.errors import GradientError
-from graphkit.gradients.shapes import constant, rank_of, static_ints
+from graphkit.gradients.shapes import constant, pad_zeros, rank_of, static_ints
 from graphkit.gradients.table import gradient
 from graphkit.interpreter import apply1
 from graphkit.methods import constant_ints
@@ -84,7 +84,7 @@ def _pad(r: Record, x: Tensor, g: Tensor, cuts: list[_Cut], places: list[int]) -
             assert chosen is not None and isinstance(cut.extent, int)
             before[cut.axis] = chosen.start if len(chosen) else 0
             after[cut.axis] = cut.extent - before[cut.axis] - len(chosen)
-        return apply1("Pad", g, constant_ints(before + after)) if any(before + after) else g
+        return pad_zeros(g, constant_ints(before + after)) if any(before + after) else g
     # What was cut off in front follows from the starts, what was cut off behind from the extents that are left.
     axes = [c.axis for c in cuts]
     extents, left = _extents(x, axes), _extents(g, axes)
@@ -108,8 +108,8 @@ def _pad(r: Record, x: Tensor, g: Tensor, cuts: list[_Cut], places: list[int]) -
         behind = apply1("Sub", apply1("Sub", extents, left), first)
     pads = apply1("Concat", first, behind, axis=0)
     if axes == list(range(x.rank)):
-        return apply1("Pad", g, pads)
-    return apply1("Pad", g, pads, None, constant_ints(axes))
+        return pad_zeros(g, pads)
+    return pad_zeros(g, pads, constant_ints(axes))
 
 
 def _extents(t: Tensor, axes: list[int]) -> Tensor:
@@ -136,7 +136,7 @@ def _put_back(r: Record, place: int, cut: _Cut, x: Tensor, g: Tensor) -> Tensor:
         assert isinstance(cut.extent, int)
         table = np.full(cut.extent, len(chosen), np.int64)
         table[list(chosen)] = np.arange(len(chosen))
-        source = g if len(chosen) == cut.extent else apply1("Pad", g, behind)
+        source = g if len(chosen) == cut.extent else pad_zeros(g, behind)
         return apply1("Gather", source, constant(table, dtypes.INT64), axis=cut.axis)
     one = constant_ints([place])
     start, end = (apply1("Gather", t, one) for t in r.inputs[1:3])
@@ -147,7 +147,7 @@ def _put_back(r: Record, place: int, cut: _Cut, x: Tensor, g: Tensor) -> Tensor:
     read = apply1("Slice", positions, _int64(start), _int64(end), constant_ints([0]), _int64(step))
     empty = apply1("Expand", width, extent)  # every position first points at the row of zeros
     found = apply1("ScatterElements", empty, read, apply1("Range", zero, apply1("Squeeze", width), unit), axis=0)
-    return apply1("Gather", apply1("Pad", g, behind), found, axis=cut.axis)
+    return apply1("Gather", pad_zeros(g, behind), found, axis=cut.axis)
 
 
 def _int64(t: Tensor) -> Tensor:
