@@ -244,7 +244,7 @@ def fold_shapes(ctx: Context, node: ir.Node) -> Outcome:
             continue  # what reads it is looked at next, and is often smaller
         if all(item is None or ctx.is_constant(item) for item in node.inputs) and node.inputs:
             continue  # left to fold_constants, which keeps count of bytes
-        array = np.array(numbers, fact.dtype.numpy()).reshape(fact.shape or ())
+        array = np.array(numbers, fact.dtype.numpy()).reshape((len(numbers),) if fact.shape else ())
         done |= ctx.replace_by_constant(value, array)
     if not done:
         return "its elements do not all follow from static dims"
