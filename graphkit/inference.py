@@ -271,8 +271,10 @@ def _squeeze(attributes: Mapping[str, Any], inputs: Sequence[Type | None]) -> Ty
 
 def _slice(attributes: Mapping[str, Any], inputs: Sequence[Type | None]) -> Type | None:
     first = inputs[0]
-    if first is None or not isinstance(first.contents, tuple) or len(inputs) < 3:
+    if first is None or len(inputs) < 3:
         return None
+    if not isinstance(first.contents, tuple):
+        return _sliced_by_the_run(first, inputs)
     given = [t.contents if t is not None else None for t in inputs[1:]]
     numbers = [g[0] if isinstance(g, tuple) and len(g) == 1 else None for g in given]
     start, end = numbers[0], numbers[1]
@@ -282,6 +284,23 @@ def _slice(attributes: Mapping[str, Any], inputs: Sequence[Type | None]) -> Type
     n = len(first.contents)
     part = first.contents[_clamp(start, n) : _clamp(end, n) : step]
     return Type(first.dtype, (len(part),), part)
+
+
+def _sliced_by_the_run(first: Type, inputs: Sequence[Type | None]) -> Type | None:
+    """The dims of a slice whose bounds only the run knows: those of the axes that are not sliced stay."""
+    bounds = [t.contents if t is not None else None for t in inputs[1:3]]
+    if first.dims is None or all(isinstance(b, tuple) and all(isinstance(i, int) for i in b) for b in bounds):
+        return None
+    axes: Contents | None = None
+    if len(inputs) > 3 and inputs[3] is not None:
+        axes = inputs[3].contents
+    elif inputs[1] is not None and inputs[1].dims and isinstance(inputs[1].dims[0], int):
+        axes = tuple(range(inputs[1].dims[0]))
+    rank = len(first.dims)
+    if not isinstance(axes, tuple) or not all(isinstance(a, int) and -rank <= a < rank for a in axes):
+        return None
+    sliced = {a % rank for a in axes if isinstance(a, int)}
+    return Type(first.dtype, tuple(dims.anonymous() if n in sliced else d for n, d in enumerate(first.dims)))
 
 
 def _reshape(attributes: Mapping[str, Any], inputs: Sequence[Type | None]) -> Type | None:

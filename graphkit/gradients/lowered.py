@@ -1,7 +1,7 @@
 """Operators whose gradient is that of plain operators that compute the same: a table of lowerings.
 
-A lowering applies ai.onnx operators to the inputs of a call and returns its outputs. The reverse pass applies it again and
-runs over what it did, so gradient graphs stay plain; and types of operators that onnx has no schema for are read off it.
+A lowering applies ai.onnx operators to the inputs of a call and returns its outputs. The reverse pass applies it again
+and runs over what it did, so gradient graphs stay plain. Types of operators that onnx does not know are read off it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from graphkit import dims, interpreter
+from graphkit import interpreter
 from graphkit.core import Key, Record, Tensor
 from graphkit.errors import GraphkitError
 from graphkit.gradients.table import PULLBACK, RULES, VJP
 from graphkit.graph import Graph
-from graphkit.inference import Type
+from graphkit.inference import WITHOUT_SCHEMA, Type
 from graphkit.schemas import default_of
 
 Results = Sequence[Tensor | None]
@@ -149,16 +149,11 @@ def infer_lowered(
     try:
         with interpreter.using(graph):
             outputs = list(found(Call(op, domain, inputs, attributes, count)))
-    except Exception:  # inference that fails says nothing; the runtime reports a real error when the graph runs
+    except Exception:  # noqa: BLE001  # inference that fails says nothing; the runtime reports a real error when the graph runs
         return None
-    results: list[Type | None] = []
-    for t in (*outputs, *[None] * count)[:count]:
-        results.append(None if t is None else Type(t.dtype, _known(t)))
-    return results
+    return [None if t is None else Type(t.dtype, t.dims) for t in (*outputs, *[None] * count)[:count]]
 
 
-def _known(t: Tensor) -> dims.Dims | None:
-    return t.dims
-
+WITHOUT_SCHEMA.append(infer_lowered)
 
 __all__ = ["LOWERINGS", "Call", "by_lowering", "infer_lowered", "lower", "lowering"]

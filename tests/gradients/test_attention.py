@@ -202,7 +202,8 @@ ROTARY = {
 def test_rotary(name, wrt):
     arrays, attributes = ROTARY[name]
     names = [["B", "H", "S", arrays[0].shape[3]] if arrays[0].ndim == 4 else ["B", "S", arrays[0].shape[2]],
-             *(list(a.shape) if a.ndim == 2 and a.dtype.kind == "f" else ["B", "S", *a.shape[2:]] for a in arrays[1:])]  # fmt: skip
+             *(list(a.shape) if a.ndim == 2 and a.dtype.kind == "f" else ["B", "S", *a.shape[2:]]
+               for a in arrays[1:])]  # fmt: skip
 
     def f(*tensors):
         if tensors[0].dtype.name == "float32":
