@@ -23,6 +23,7 @@ from graphkit.optimizers import optimize
 from graphkit.runtime import run
 from graphkit.source import here
 from graphkit.tracing import Spec, Trace, argument_names, record
+from graphkit.upgrade import lower_model
 
 __all__ = ["export"]
 
@@ -49,7 +50,8 @@ def export(
         args: an example input (or ``gk.spec``), a tuple of them, or a dict by argument name.
         path: the file; weights of more than 100 MB in all go into ``<path>.data`` beside it.
         dynamic: for an input, the axes that may differ from run to run and their names: ``{"x": {0: "batch"}}``.
-        opset: the ai.onnx opset, 21 by default and raised when an operator needs a newer one.
+        opset: the ai.onnx opset, 7 to 26; 21 by default, and raised when an operator needs a newer one. An opset that
+            is given is kept to.
         verify: run the file's model beside the function, on the example and on other sizes of the dynamic axes,
             before anything is written.
         input_names, output_names: other names than the arguments' own and ``output``.
@@ -61,6 +63,7 @@ def export(
 
     Raises:
         TraceError: where the function asks for a Python value that only the running graph knows.
+        OperatorError: naming every line that cannot be said at the opset that was asked for, and which one it needs.
         VerificationError: if the model does not agree with the function; nothing is written.
 
     >>> import graphkit as gk, numpy as np, tempfile, os
@@ -79,6 +82,8 @@ def export(
         model = trace.model
         _check_dims(trace, specs)
         model = optimize(model, passes=("prune",), verify=False)
+        if opset is not None:
+            lower_model(model, opset)
         feeds = {n: e for n, e in zip(found, examples, strict=True) if not isinstance(e, Spec)}
         if verify:
             _verify(f, trace, model, found, feeds)

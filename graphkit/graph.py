@@ -50,12 +50,11 @@ class Graph:
     """
 
     def __init__(
-        self, graph: ir.Graph | None = None, *, opset: int = schemas.WORKING_OPSET, fixed_opset: bool = False,
+        self, graph: ir.Graph | None = None, *, opset: int = schemas.WORKING_OPSET,
         parent: Graph | None = None, names: Mapping[int, str] | None = None,
     ) -> None:  # fmt: skip
         self.graph = graph if graph is not None else ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="main")
         self.parent = parent
-        self.fixed_opset = fixed_opset
         self._opset = self.graph.opset_imports.get("", opset)
         self.names = dict(names or {})
         self.updates: dict[int, tuple[Tensor, Tensor]] = {}
@@ -318,11 +317,6 @@ class Graph:
             return
         needed = schemas.opset_for(op, "", frozenset(attributes))
         if needed > root._opset:
-            if root.fixed_opset:
-                raise OperatorError(
-                    f"{op} at {here()} needs opset {needed}, and opset {root._opset} was asked for. "
-                    f"Write opset={needed} or newer."
-                )
             root._opset = root.graph.opset_imports[""] = needed
 
     def assign(self, target: Tensor, value: Any) -> None:

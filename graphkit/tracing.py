@@ -18,6 +18,7 @@ from graphkit.graph import Graph
 from graphkit.modelfile import lowest_ir_version
 from graphkit.schemas import NEWEST_OPSET, WORKING_OPSET
 from graphkit.source import here
+from graphkit.upgrade import OLDEST, lower_model
 
 PARAMETERS = "graphkit.parameters"
 
@@ -71,8 +72,9 @@ def trace(
     Args:
         f: takes Tensors (or trees of them) and returns them.
         specs: ``gk.spec(...)``, an example array or a Tensor for each argument, or trees of those.
-        opset: the ai.onnx opset to write, 21 by default and raised if an operator needs a newer one; an opset that is
-            given is kept to, and an operator that it lacks is an OperatorError.
+        opset: the ai.onnx opset to write, 21 by default and raised if an operator needs a newer one. An opset that is
+            given, 7 to 26, is kept to: what an older one lacks is said in its words, and what it has no words for is
+            an OperatorError.
         input_names, output_names: other names than the arguments' own and ``output``, ``output_1``...
 
     Raises:
@@ -83,7 +85,10 @@ def trace(
     >>> model.graph.inputs[0].name, str(model.graph.inputs[0].shape)
     ('x', '[batch,3]')
     """
-    return record(f, specs, opset=opset, input_names=input_names, output_names=output_names).model
+    model = record(f, specs, opset=opset, input_names=input_names, output_names=output_names).model
+    if opset is not None:
+        lower_model(model, opset)
+    return model
 
 
 def record(
@@ -95,13 +100,16 @@ def record(
     output_names: Sequence[str] | None = None,
     with_updates: bool = False,
 ) -> Trace:
-    """What ``trace`` does, with more to say about the result; ``with_updates`` makes state updates outputs."""
-    if opset is not None and not WORKING_OPSET <= opset <= NEWEST_OPSET:
+    """What ``trace`` does, with more to say about the result; ``with_updates`` makes state updates outputs.
+
+    The model is at the working opset or a newer one still: ``lower_model`` brings it to the one that was asked for.
+    """
+    if opset is not None and not OLDEST <= opset <= NEWEST_OPSET:
         raise TraceError(
-            f"opset {opset} was asked for at {here()}; graphkit writes opsets {WORKING_OPSET} to {NEWEST_OPSET}, the "
-            "newest that ONNX Runtime loads."
+            f"opset {opset} was asked for at {here()}; graphkit writes opsets {OLDEST} to {NEWEST_OPSET}, the newest "
+            "that ONNX Runtime loads."
         )
-    graph = Graph(opset=opset or WORKING_OPSET, fixed_opset=opset is not None, names=parameter_names(f))
+    graph = Graph(opset=max(opset or 0, WORKING_OPSET), names=parameter_names(f))
     if input_names is not None and len(input_names) != len(specs):
         raise TraceError(f"{len(specs)} inputs were described and {len(input_names)} named ({here()})")
     given = input_names or argument_names(f, len(specs))

@@ -217,14 +217,12 @@ def _message(model: ir.Model, source: int, opset: int, types: list[Type | None],
             break
     groups: dict[tuple[str, int, str], list[str]] = defaultdict(list)
     for place, problem in problems.items():
-        at = ", ".join(part for part in (f"'{problem.node}'" if problem.node else "", problem.where) if part)
-        groups[problem.operator, needed[place], problem.reason].append(at or "without a name")
-    parts = [
-        f"{operator} ({'; '.join(nodes)}) needs opset {version}: at opset {opset}, {reason}"
-        for (operator, version, reason), nodes in groups.items()
-    ]
-    lowest = max(needed.values())
-    return (
-        f"opset {opset} was asked for, and cannot say all that the model does. {'. '.join(parts)}. "
-        f"Write opset={lowest} or newer."
-    )
+        named = f"node '{problem.node}'" if problem.node else "a node without a name"
+        at = f"{problem.where} ({named})" if problem.where else named
+        groups[problem.operator, needed[place], problem.reason].append(at)
+    asked = f", and opset {opset} was asked for"
+    parts = []
+    for (operator, version, reason), nodes in groups.items():
+        parts.append(f"{operator} at {', '.join(nodes)} needs opset {version}{asked}: {reason}. ")
+        asked = ""
+    return f"{''.join(parts)}Write opset={max(needed.values())} or newer."

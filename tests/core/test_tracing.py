@@ -342,7 +342,7 @@ def test_the_opset_is_21_and_rises_only_when_an_operator_needs_it() -> None:
     assert opset_of(gk.trace(lambda x: gk.op.Cast(x, to="float16", saturate=1), SPEC)) == 21
 
 
-@pytest.mark.parametrize("opset", [21, 22, 24, 26])
+@pytest.mark.parametrize("opset", [7, 13, 20, 21, 22, 24, 26])
 def test_an_opset_that_was_asked_for_is_kept(opset: int) -> None:
     model = gk.trace(gk.op.Relu, SPEC, opset=opset)
     assert opset_of(model) == opset
@@ -351,20 +351,18 @@ def test_an_opset_that_was_asked_for_is_kept(opset: int) -> None:
 
 
 def test_an_operator_that_the_opset_lacks_is_refused_at_its_line() -> None:
-    with pytest.raises(
-        OperatorError, match=r"RMSNormalization at .*test_tracing.py:\d+ needs opset 23, and opset 21 was"
-    ):
-        gk.trace(lambda x: gk.op.RMSNormalization(x, np.ones(3, F)), SPEC, opset=21)
+    with pytest.raises(OperatorError, match=r"^Erf at .*test_tracing.py:\d+ .* needs opset 9, and opset 8 was"):
+        gk.trace(lambda x: gk.op.Erf(x), SPEC, opset=8)
 
 
-@pytest.mark.parametrize(("opset", "ir_version"), [(21, 10), (23, 11), (24, 12), (25, 13), (26, 13)])
+@pytest.mark.parametrize(("opset", "ir_version"), [(9, 4), (15, 8), (21, 10), (23, 11), (24, 12), (25, 13), (26, 13)])
 def test_the_ir_version_is_the_lowest_that_serves(opset: int, ir_version: int) -> None:
     assert gk.trace(gk.op.Relu, SPEC, opset=opset).ir_version == ir_version
 
 
-@pytest.mark.parametrize("opset", [6, 20, 27, 99])
+@pytest.mark.parametrize("opset", [6, 27, 99])
 def test_opsets_that_graphkit_does_not_write(opset: int) -> None:
-    with pytest.raises(TraceError, match=f"opset {opset}.*21 to 26"):
+    with pytest.raises(TraceError, match=f"opset {opset}.*7 to 26"):
         gk.trace(gk.op.Relu, SPEC, opset=opset)
 
 
