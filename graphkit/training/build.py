@@ -21,6 +21,7 @@ from graphkit.optimizers.base import select
 from graphkit.optimizers.pipeline import run_passes
 from graphkit.optimizers.report import Report
 from graphkit.tracing import Spec
+from graphkit.training.attention import cheapen_attention
 from graphkit.training.fusion import fuse_updates
 from graphkit.training.graphs import TrainingGraph
 from graphkit.training.losses import LABELS, LossLike, add_loss
@@ -196,6 +197,7 @@ def _finish(graph: Graph, optimize: bool) -> ir.Model:
     lower_losses(graph)
     if optimize:
         run_passes(model, select("training", None, ()), Report(), training=True)
+        cheapen_attention(graph.graph)
         fuse_updates(graph.graph)
     model.ir_version = lowest_ir_version(model)
     return model

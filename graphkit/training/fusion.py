@@ -1,4 +1,4 @@
-"""The update of a weight inside the matrix product that makes its gradient.
+"""Scaling and adding inside a matrix product: above all, the update of a weight where its gradient is made.
 
 A Gemm computes alpha A B + beta C, so ``w - rate * Gemm(dy, x)`` and ``momentum * b + Gemm(dy, x)`` are one Gemm each:
 two passes over the weight fewer. Only a gradient that nothing else reads can go this way.
@@ -22,7 +22,30 @@ def fuse_updates(graph: ir.Graph) -> int:
             done += _fuse(graph, node)
         elif node.domain == "" and node.op_type == "Gemm" and len(node.inputs) == 3:
             done += _scale_addend(graph, node)
+        elif node.domain == "" and node.op_type == "Mul":
+            done += _scale_product(graph, node)
     return done
+
+
+def _scale_product(graph: ir.Graph, node: ir.Node) -> bool:
+    """A product times a constant, perhaps with its shape changed in between: the constant is part of its alpha."""
+    scaled = _scaled(node.outputs[0])
+    if scaled is None or scaled[2] is None or node.outputs[0].is_graph_output():
+        return False
+    matrix, factor, _ = scaled
+    value: ir.Value | None = matrix
+    while value is not None and _read_once(value):
+        gemm = value.producer()
+        if gemm is None or gemm.domain or gemm.op_type not in ("Gemm", "Reshape", "Transpose"):
+            return False
+        if gemm.op_type == "Gemm":
+            for key in ("alpha", "beta") if len(gemm.inputs) == 3 else ("alpha",):
+                gemm.attributes[key] = ir.AttrFloat32(key, factor * gemm.attributes.get_float(key, 1.0))
+            ir.convenience.replace_all_uses_with(node.outputs[0], matrix)
+            graph.remove(node, safe=True)
+            return True
+        value = gemm.inputs[0]
+    return False
 
 
 def _scale_addend(graph: ir.Graph, gemm: ir.Node) -> bool:
