@@ -13,6 +13,7 @@ from graphkit.optimizers.add_updates import add_updates
 from graphkit.optimizers.base import PRESETS, Pass, passes
 from graphkit.optimizers.freeze import freeze
 from graphkit.optimizers.inference_form import to_inference
+from graphkit.optimizers.opsets import change_opset
 from graphkit.optimizers.pipeline import optimize
 from graphkit.optimizers.report import Report
 
@@ -42,6 +43,7 @@ __all__ = [
     "add_gradients",
     "add_loss",
     "add_updates",
+    "change_opset",
     "freeze",
     "optimize",
     "passes",

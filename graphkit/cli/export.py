@@ -24,7 +24,7 @@ from graphkit.cli import options, output
     help="One input in order, such as x:float32[batch,784]; a name among the dims is a dimension that may vary.",
 )
 @click.option("-o", "--output", "target", required=True, metavar="FILE", help="Where the model goes.")
-@click.option("--opset", type=click.IntRange(min=7, max=26), help="The opset to write, 7 to 26; 21, or newer where needed.")
+@click.option("--opset", type=click.IntRange(min=7, max=26), help="The opset to write; 21, or newer where needed.")
 @click.option("--verify/--no-verify", default=True, show_default=True, help="Run the model beside the function.")
 @click.option("--test-vectors", is_flag=True, help="Also write test_data_set_0 beside it, gradients included.")
 @options.as_json

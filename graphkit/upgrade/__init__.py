@@ -14,7 +14,7 @@ is held against the schema of the opset to be written.
 
 from __future__ import annotations
 
-from graphkit.upgrade.driver import OLDEST, WORKING, upgrade_model
+from graphkit.upgrade.driver import NEWEST, OLDEST, WORKING, upgrade_model
 from graphkit.upgrade.lower import lower_model
 
-__all__ = ["OLDEST", "WORKING", "lower_model", "upgrade_model"]
+__all__ = ["NEWEST", "OLDEST", "WORKING", "lower_model", "upgrade_model"]

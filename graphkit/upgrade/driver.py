@@ -16,6 +16,7 @@ from graphkit.upgrade.adapters import ADAPTERS, Adapter, Names, Rewriter
 from graphkit.upgrade.undeclared import undeclared_shapes
 
 OLDEST = 7  # before it, broadcasting, batch normalization and the recurrent operators meant something else
+NEWEST = MAX_OPSETS[""]
 WORKING = 21  # the opset that the rules, passes and rewrites of graphkit are written for
 
 Steps = dict[str, list[tuple[int, Adapter]]]

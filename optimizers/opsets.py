@@ -1,0 +1,52 @@
+"""change_opset(): a model in the words of another opset, older or newer."""
+
+from __future__ import annotations
+
+import os
+from typing import overload
+
+import onnx
+import onnx_ir as ir
+
+from graphkit.errors import PassError
+from graphkit.modelfile import ModelLike, give_back, read_model
+from graphkit.upgrade import NEWEST, OLDEST, WORKING, lower_model, upgrade_model
+
+__all__ = ["change_opset", "to_opset"]
+
+
+@overload
+def change_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto: ...
+
+
+@overload
+def change_opset(model: str | os.PathLike[str] | ir.Model, opset: int) -> ir.Model: ...
+
+
+def change_opset(model: ModelLike, opset: int) -> ir.Model | onnx.ModelProto:
+    """Return the model at another ``ai.onnx`` opset, 7 to 26, meaning exactly the same.
+
+    Newer is always possible; older where that opset can say it: attributes instead of inputs, several nodes instead of
+    one that did not exist yet. Names of inputs, outputs and parameters, metadata and initializers are kept, and the IR
+    version is the lowest that serves. The model that is given is not changed, and its kind comes back (a path gives an
+    ``onnx_ir.Model``).
+
+    Raises ``OperatorError`` that names every node for which the opset has no words, and the lowest opset that serves;
+    ``ModelFileError`` for a model older than opset 7; ``PassError`` for an opset that is not 7 to 26.
+
+    >>> import graphkit as gk
+    >>> model = gk.trace(lambda x: gk.op.Mish(x), gk.spec("float32", ["n", 3]))
+    >>> [node.op_type for node in change_opset(model, 17).graph]
+    ['Softplus', 'Tanh', 'Mul']
+    """
+    result = read_model(model)
+    to_opset(result, opset)
+    return give_back(model, result)
+
+
+def to_opset(model: ir.Model, opset: int) -> None:
+    """Do what ``change_opset`` does, in place."""
+    if not OLDEST <= opset <= NEWEST:
+        raise PassError(f"opset {opset} was asked for; graphkit writes opsets {OLDEST} to {NEWEST}")
+    upgrade_model(model, max(opset, WORKING))
+    lower_model(model, opset)
