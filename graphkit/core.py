@@ -198,9 +198,10 @@ class Tensor(TensorMethods):
     def dtype(self) -> dtypes.DType:
         if self.graph is not None and self.value is not None:
             return self.graph.dtype_of(self.value)
-        if isinstance(self._array, np.ndarray):
-            return self._array.dtype
-        found: dtypes.DType = self._array[0].dtype if self._array else dtypes.FLOAT32  # a sequence's: its elements'
+        array = self._array
+        if not isinstance(array, np.ndarray):
+            array = array[0] if array else np.empty(0, np.float32)  # a sequence's dtype is its elements'
+        found: dtypes.DType = array.dtype
         return found
 
     @property

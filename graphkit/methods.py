@@ -15,7 +15,7 @@ import numpy as np
 from graphkit import dtypes
 from graphkit.errors import OperatorError, TraceError
 from graphkit.interpreter import apply1, current
-from graphkit.numpy_dispatch import call_function, call_ufunc
+from graphkit.numpy_dispatch import call_function, call_ufunc, numpy_function
 from graphkit.operands import (
     Axis,
     Scalar,
@@ -270,6 +270,32 @@ class TensorMethods:  # noqa: PLW1641  # Tensor hashes by identity
         """Index of the first smallest value along ``axis`` (of the flattened tensor for None), int64."""
         return argument("ArgMin", self, axis, keepdims)
 
+    # What else numpy's arrays have
+
+    def clip(self, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002  # numpy's names
+        """The elements kept between two bounds, either of which may be left out."""
+        return numpy_function("clip")(self, min, max)  # type: ignore[no-any-return]  # of a Tensor
+
+    def var(self, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+        """Variance over ``axis``; ``correction=1`` divides by one less than the count."""
+        return numpy_function("var")(self, axis=axis, correction=correction, keepdims=keepdims)  # type: ignore[no-any-return]  # of a Tensor
+
+    def std(self, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+        """Standard deviation over ``axis``."""
+        return numpy_function("std")(self, axis=axis, correction=correction, keepdims=keepdims)  # type: ignore[no-any-return]  # of a Tensor
+
+    def all(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Whether every element is true (not zero)."""
+        return numpy_function("all")(self, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]  # of a Tensor
+
+    def any(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Whether some element is true (not zero)."""
+        return numpy_function("any")(self, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]  # of a Tensor
+
+    def cumsum(self, axis: int | None = None) -> Tensor:
+        """Running sum along ``axis`` (of the flattened tensor for None)."""
+        return numpy_function("cumsum")(self, axis=axis)  # type: ignore[no-any-return]  # of a Tensor
+
     # Shapes and dtypes
 
     @property
@@ -304,6 +330,10 @@ class TensorMethods:  # noqa: PLW1641  # Tensor hashes by identity
         from graphkit.indexing import reshape
 
         return reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], list | tuple) else shape)
+
+    def ravel(self: Any) -> Tensor:
+        """All elements in one dimension."""
+        return self.reshape(-1)  # type: ignore[no-any-return]  # self is a Tensor
 
     def flatten(self: Any, start: int = 0) -> Tensor:
         """All dimensions from ``start`` on as one."""

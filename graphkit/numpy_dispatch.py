@@ -35,6 +35,11 @@ def _functions() -> dict[str, Callable[..., Any]]:
     return NUMPY_FUNCTIONS
 
 
+def numpy_function(name: str) -> Callable[..., Any]:
+    """Our function of a numpy name."""
+    return _functions()[name]
+
+
 def call_ufunc(is_tensor: Callable[[Any], bool], ufunc: Any, method: str, inputs: Sequence[Any], kwargs: Any) -> Any:
     """What ``__array_ufunc__`` answers."""
     name = ufunc.__name__

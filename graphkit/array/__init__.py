@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from graphkit import dtypes as _dtypes
+from graphkit.array import numpy_names as _numpy_names
 from graphkit.array.creation import (
     arange,
     asarray,
@@ -164,5 +165,6 @@ for _function in (
 ):  # fmt: skip
     NUMPY_FUNCTIONS[_function.__name__] = _function
 NUMPY_FUNCTIONS.update(_NUMPY_NAMES)
+NUMPY_FUNCTIONS.update(_numpy_names.ALL, rint=round, fabs=abs)
 
 __all__ = [n for n in dir() if not n.startswith("_") and n not in ("annotations", "math", "np", "NUMPY_FUNCTIONS")]

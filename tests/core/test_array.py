@@ -262,6 +262,27 @@ def test_numpys_own_functions_take_tensors(call: Any, expected: Any) -> None:
     np.testing.assert_allclose(got.numpy(), want, rtol=1e-6)
 
 
+NUMPY = [
+    lambda m, x: np.dot(x, x.T), lambda m, x: np.dot(x[0], x[1]), lambda m, x: np.outer(x[0], x[1]), lambda m,
+    x: np.einsum("ij,kj->ik", x, x),
+    lambda m, x: np.swapaxes(x[None], 0, 2), lambda m, x: np.ravel(x), lambda m, x: np.split(x, 3, axis=1)[1],
+    lambda m, x: np.split(x, [1], axis=1)[1],
+    lambda m, x: np.hstack([x, x]), lambda m, x: np.hstack([x[0], x[1]]), lambda m, x: np.vstack([x, x[0]]),
+    lambda m, x: np.pad(x, 1),
+    lambda m, x: np.pad(x, ((1, 0), (0, 2)), constant_values=3), lambda m,
+    x: np.pad(x, ((0, 0), (1, 1)), mode="edge"), lambda m, x: np.linalg.norm(x),
+    lambda m, x: np.linalg.norm(x, axis=1), lambda m, x: np.exp2(x), lambda m, x: np.rint(x), lambda m,
+    x: x.clip(-1, 1), lambda m, x: x.var(), lambda m, x: x.std(axis=0),
+    lambda m, x: (x > 0).any(axis=1), lambda m, x: (x > -9).all(), lambda m, x: x.cumsum(1), lambda m, x: x.cumsum(),
+    lambda m, x: x.ravel(), lambda m, x: x * np.ndim(x) + np.shape(x)[1],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("f", NUMPY)
+def test_code_written_for_numpy(f: Any) -> None:
+    check(lambda x: f(xp, x), lambda x: f(np, x), (PLAIN,))
+
+
 def test_a_numpy_function_that_is_missing_says_so() -> None:
     with pytest.raises(TypeError, match=r"no implementation found for 'numpy\.linalg\.svd'"):
         np.linalg.svd(gk.tensor(PLAIN))
