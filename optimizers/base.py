@@ -56,6 +56,7 @@ class Pass:
     anchors: tuple[str, ...] = ()
     rewrite: Rule | None = None
     run: Sweep | None = None
+    explain: Callable[[Context, ir.Node], str] | None = None
 
     def in_preset(self, preset: str) -> bool:
         """Whether the pass belongs to ``preset``."""
@@ -97,13 +98,22 @@ def rule(
 
 
 def sweep(
-    name: str, *, tolerance: float = 0.0, training: bool = True, targets: tuple[str, ...] = _EVERYWHERE
+    name: str,
+    *,
+    tolerance: float = 0.0,
+    training: bool = True,
+    targets: tuple[str, ...] = _EVERYWHERE,
+    explain: Callable[[Context, ir.Node], str] | None = None,
 ) -> Callable[[Sweep], Sweep]:
-    """Register a function of the whole model as the pass ``name``; it returns the number of its rewrites."""
+    """Register a function of the whole model as the pass ``name``; it returns the number of its rewrites.
+
+    ``explain`` says in words why the pass left a node alone.
+    """
 
     def decorate(function: Sweep) -> Sweep:
         summary, precondition = _texts(function)
-        _register(Pass(name, summary, precondition, tolerance, training, frozenset(targets), run=function))
+        made = Pass(name, summary, precondition, tolerance, training, frozenset(targets), run=function, explain=explain)
+        _register(made)
         return function
 
     return decorate

@@ -38,7 +38,23 @@ _FOLDABLE_TYPES: Final = frozenset(
 )
 
 
-@sweep("fold_constants")
+def _why_not(ctx: Context, node: ir.Node) -> str:
+    if node.domain != "" or node.op_type in _NEVER:
+        return f"{node.op_type} is never folded"
+    if not ctx.pure(node):
+        return "it draws random numbers, or may"
+    varying = [value.name for value in node.inputs if value is not None and not _is_usable(ctx, value)]
+    if varying:
+        return f"its input '{varying[0]}' is not constant, or may be overridden or trained"
+    if not node.inputs or subgraphs_of(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
+        return "it has no inputs, or bodies, or attributes that a caller sets"
+    if any(value.is_graph_output() and value.graph is not ctx.model.graph for value in node.outputs):
+        return "a body gives it out"
+    size = sum(_bytes(ctx, value) for value in node.outputs)
+    return f"its {size:,} bytes are more than the {_allowance(ctx, node):,} that it would replace, or have no kernel"
+
+
+@sweep("fold_constants", explain=_why_not)
 def fold_constants(ctx: Context) -> int:
     """Computes the nodes whose inputs are all constant, on ONNX Runtime with its optimizations off.
 

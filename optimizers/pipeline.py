@@ -229,6 +229,8 @@ def _explain(ctx: Context, chosen: Sequence[Pass], wanted: Sequence[str]) -> lis
             found.append(Explanation(name, "", "", "no node of the result is called so, nor gives out such a value"))
         for node in called:
             for made in chosen:
+                if made.explain is not None:
+                    found.append(Explanation(name, node.op_type, made.name, made.explain(ctx, node)))
                 if made.rewrite is None:
                     continue
                 if node.op_type not in made.anchors or node.domain != "":

@@ -170,6 +170,29 @@ def test_explain():
     assert "no node" in report.explanations[0].reason
 
 
+WHY = {
+    "a": ("Expand", "bytes"),
+    "b": ("Mul", "'k' is not constant"),
+    "c": ("DequantizeLinear", "never"),
+    "d": ("RandomNormalLike", "random"),
+}
+
+
+@pytest.mark.parametrize("name", WHY)
+def test_explain_why_not_folded(name):
+    graph = (
+        "g (float[2] x, float[2] k) => (float[1000,2] a2, float[2] b, float[1] c2, float[2] d2) <float[2] k = {1,2}, "
+        "float[2] w = {3,4}, int64[2] s = {1000, 2}, int8[1] q = {1}, float t = {0.5}> {a = Expand(w, s) a2 "
+        "= Add(a, x) "
+        "b = Mul(k, w) c = DequantizeLinear(q, t) c2 = Neg(c) d = RandomNormalLike(w) d2 = Neg(d)}"
+    )
+    report = Report()
+    optimize(parse(graph), report=report, explain=name, skip=["remove_expand"])
+    found = {entry.by_pass: (entry.operator, entry.reason) for entry in report.explanations}["fold_constants"]
+    assert found[0] == WHY[name][0]
+    assert WHY[name][1] in found[1]
+
+
 # Bodies and functions
 
 BODIES = {
