@@ -16,6 +16,7 @@ from graphkit.gradients.shapes import (
     rank_of,
     reshape_to,
     shape_tensor,
+    shaped_as,
     static_value,
     zeros_like,
 )
@@ -31,7 +32,7 @@ def gather(r: Record, g: Tensor) -> Entries:
     assert x is not None and indices is not None
     rank_of(r, indices)
     axis = int(r.attribute("axis", 0)) % rank_of(r, x)
-    return (put_back(r, x, indices, g, axis),)
+    return (shaped_as(put_back(r, x, indices, g, axis), x),)
 
 
 def put_back(r: Record, x: Tensor, indices: Tensor, g: Tensor, axis: int) -> Tensor:
@@ -248,7 +249,7 @@ def compress(r: Record, g: Tensor) -> Entries:
     axis = r.attributes.get("axis")
     if axis is not None:
         axis = int(axis) % rank_of(r, x)
-        return (rows_at(g, places, _extent(x, axis), axis),)
+        return (shaped_as(rows_at(g, places, _extent(x, axis), axis), x),)
     size = element_count(x)
     extent = size if isinstance(size, int) else apply1("Unsqueeze", size, constant_ints([0]))
     return (reshape_to(rows_at(g, places, extent, 0), x),)
@@ -285,7 +286,7 @@ def unique(r: Record, g: Tensor | None, *_: Tensor | None) -> Entries:
     axis = r.attributes.get("axis")
     if axis is not None:
         axis = int(axis) % rank_of(r, x)
-        return (rows_at(g, outputs[1], _extent(x, axis), axis),)
+        return (shaped_as(rows_at(g, outputs[1], _extent(x, axis), axis), x),)
     size = element_count(x)
     extent = size if isinstance(size, int) else apply1("Unsqueeze", size, constant_ints([0]))
     return (reshape_to(rows_at(g, outputs[1], extent, 0), x),)

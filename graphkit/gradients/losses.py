@@ -12,7 +12,7 @@ from graphkit import dtypes
 from graphkit.core import Record, Tensor
 from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries, as_mask
-from graphkit.gradients.shapes import constant, divide_by_count, element_count
+from graphkit.gradients.shapes import constant, divide_by_count, element_count, shaped_as
 from graphkit.gradients.softmax import log_softmax_cotangent
 from graphkit.gradients.table import gradient
 from graphkit.interpreter import apply1
@@ -114,7 +114,7 @@ def softmax_cross_entropy_loss(r: Record, g: Tensor | None, g_log: Tensor | None
     def to_scores() -> Tensor:
         softmax = apply1("Softmax", scores, axis=1) if given is None else apply1("Exp", given)
         expected = softmax if picked.weight is None else apply1("Mul", softmax, picked.weight)
-        found = apply1("Mul", apply1("Sub", expected, picked.weighted), picked.share(g))
+        found = shaped_as(apply1("Mul", apply1("Sub", expected, picked.weighted), picked.share(g)), scores)
         if g_log is None:
             return found
         assert given is not None
@@ -134,7 +134,7 @@ def negative_log_likelihood_loss(r: Record, g: Tensor) -> Entries:
     assert scores is not None
     picked = _Picked(r)
     return (
-        lambda: apply1("Mul", picked.weighted, apply1("Neg", picked.share(g))),
+        lambda: shaped_as(apply1("Mul", picked.weighted, apply1("Neg", picked.share(g))), scores),
         None,
         lambda: picked.to_weights(r, g, scores),
     )

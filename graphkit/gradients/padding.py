@@ -8,7 +8,7 @@ from graphkit import dtypes
 from graphkit.core import Array, Record, Tensor
 from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries
-from graphkit.gradients.shapes import constant, pad_zeros, rank_of, static_ints
+from graphkit.gradients.shapes import constant, pad_zeros, rank_of, shaped_as, static_ints
 from graphkit.interpreter import apply1
 from graphkit.methods import constant_ints
 
@@ -22,6 +22,7 @@ def pad_gradient(r: Record, g: Tensor) -> Entries:
     pads = _full_pads(r, rank)
     if mode == "constant":
         middle = _crop(x, g, pads)
+        middle = middle if middle is g else shaped_as(middle, x)
         if r.input(2) is None:
             return (middle,)
         return (
@@ -34,7 +35,7 @@ def pad_gradient(r: Record, g: Tensor) -> Entries:
     for axis in range(rank):
         if known is None or known[axis] or known[rank + axis]:
             result = _fold_axis(result, axis, x, pads, str(mode))
-    return (result,)
+    return (result if result is g else shaped_as(result, x),)
 
 
 def _full_pads(r: Record, rank: int) -> Tensor:

@@ -167,6 +167,13 @@ def _reshape_target(have: Dims, want: Dims) -> list[int] | None:
     return target if free <= 1 else None
 
 
+def shaped_as(x: Tensor, t: Tensor) -> Tensor:
+    """``x``, which has the shape of ``t`` by construction, though its node's inference cannot see that."""
+    if x.graph is not None:
+        x.graph.declare(x, t.dims)
+    return x
+
+
 def compare(op: str, a: Tensor | None, b: Tensor | None) -> Tensor:
     """Equal, Greater and so on; of bfloat16 as float32, since CUDA compares no bfloat16."""
     assert a is not None and b is not None

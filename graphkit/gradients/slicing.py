@@ -10,7 +10,7 @@ from graphkit import dtypes
 from graphkit.core import Record, Tensor
 from graphkit.dims import Extent
 from graphkit.errors import GradientError
-from graphkit.gradients.shapes import constant, pad_zeros, rank_of, static_ints
+from graphkit.gradients.shapes import constant, pad_zeros, rank_of, shaped_as, static_ints
 from graphkit.gradients.table import gradient
 from graphkit.interpreter import apply1
 from graphkit.methods import constant_ints
@@ -53,7 +53,9 @@ def slice_(r: Record, g: Tensor) -> Tensor:
     result = g
     for cut in strided:
         result = _put_back(r, cuts.index(cut), cut, x, result)
-    return _pad(r, x, result, plain, [cuts.index(c) for c in plain]) if plain else result
+    if plain:
+        result = _pad(r, x, result, plain, [cuts.index(c) for c in plain])
+    return result if result is g else shaped_as(result, x)
 
 
 def _cuts(r: Record, x: Tensor) -> list[_Cut]:
