@@ -70,7 +70,7 @@ GRAPHS = {
         14,
         f"{X} <float t = {{3.0}}, float z = {{0.0}}, float s = {{6.0}}> {{a = Add(x, t) b = Clip(a, z, s) c = "
         f"Mul(x, b) y = Div(c, s)}}",
-        {"HardSwish": 1},
+        {"HardSigmoid": 1, "Mul": 1},
         1e-6,
     ),
     "old_hard_swish": (
