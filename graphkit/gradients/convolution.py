@@ -38,7 +38,8 @@ from graphkit.methods import constant_ints
 # From so many channels on, a product an offset is faster than one over gathered windows (measured on one thread: 3
 # channels 7.5 against 2.1 ms, 16 channels 9.3 and 10.0, 64 channels 28 and 46), at three nodes an offset.
 SLICES_FROM = 48
-GATHER_LIMIT = 1 << 18  # of window elements an image, whose int64 positions become a constant of the file
+GATHER_LIMIT = 1 << 21  # of elements an image has when its windows are put side by side
+CONSTANT_LIMIT = 1 << 14  # of positions that become a constant of the file; more are added up when it runs
 
 
 @gradient("Conv", mixes=True)
@@ -75,7 +76,7 @@ def kernel_gradient(x: Tensor, g: Tensor, w: Tensor, places: Windows, group: int
         return _depthwise(p, g, places, channels)
     counts = spatial(g.dims, places.axes)
     extents = spatial(p.dims, places.axes)
-    small = counts is not None and int(np.prod(counts)) * int(np.prod(places.kernel)) <= GATHER_LIMIT
+    small = counts is not None and math.prod(counts) * math.prod(places.kernel) * channels <= GATHER_LIMIT
     plain = all(k == 1 for k in places.kernel) and all(s == 1 for s in places.strides)
     if counts is not None and extents is not None and (plain or (channels // group < SLICES_FROM and small)):
         return _gathered(p, g, places, group, channels, outputs, counts, extents)
@@ -138,8 +139,8 @@ def _gathered(
             rows = apply1("Reshape", rows, constant_ints([0, area, channels]))
     gathers = size > 1 or any(s > 1 for s in places.strides)
     if gathers:
-        read = constant(window_positions(places, counts, extents), np.dtype(np.int64))
-        rows = apply1("Gather", rows, read, axis=2 if grouped else 1)  # [..., windows, offsets, inner]
+        # rows become: batch, windows, offsets, channels
+        rows = apply1("Gather", rows, window_positions(places, counts, extents), axis=2 if grouped else 1)
     if each:
         if gathers:
             rows = apply1("Reshape", rows, constant_ints([0, *([0] if grouped else []), total, size * inner]))
@@ -157,18 +158,23 @@ def _gathered(
     return apply1("Transpose", split, perm=[0, n + 1, *range(1, n + 1)])
 
 
-def window_positions(places: Windows, counts: tuple[int, ...], extents: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """[windows, offsets]: where in the flattened spatial axes each offset of each window lies."""
-    n = places.axes
-    result = np.zeros((1,) * (2 * n), np.int64)
-    for axis in range(n):
-        windows = np.arange(counts[axis]) * places.strides[axis]
-        offsets = np.arange(places.kernel[axis]) * places.dilations[axis]
-        along = windows[:, None] + offsets
-        shape = [1] * (2 * n)
-        shape[axis], shape[n + axis] = along.shape
-        result = result * extents[axis] + along.reshape(shape)
-    return result.reshape(int(np.prod(counts)), -1)
+def window_positions(
+    places: Windows, counts: tuple[int, ...], extents: tuple[int, ...], *, offsets_first: bool = False
+) -> Tensor:
+    """[windows, offsets], or the other way round: where in the flattened spatial axes each offset of a window lies."""
+
+    def flattened(along: list[Any]) -> Any:
+        total = np.zeros((), np.int64)
+        for axis, steps in enumerate(along):
+            total = np.add.outer(total * extents[axis], steps)
+        return total.reshape(-1)
+
+    windows = flattened([np.arange(m) * s for m, s in zip(counts, places.strides, strict=True)])
+    offsets = flattened([np.arange(k) * d for k, d in zip(places.kernel, places.dilations, strict=True)])
+    first, second = (offsets, windows) if offsets_first else (windows, offsets)
+    if windows.size * offsets.size <= CONSTANT_LIMIT:
+        return constant(first[:, None] + second, np.dtype(np.int64))
+    return apply1("Add", constant(first[:, None], np.dtype(np.int64)), constant(second, np.dtype(np.int64)))
 
 
 def _windows_last(g: Tensor, n: int, group: int, outputs: int) -> Tensor:

@@ -31,7 +31,7 @@ def col2im(r: Record, g: Tensor) -> Tensor:
     extents = tuple(n + b + e for n, b, e in zip(image, places.begins, places.ends, strict=True))
     counts = replace(places, begins=(0,) * places.axes, ends=(0,) * places.axes).outputs(extents)
     flat = apply1("Reshape", padded(g, places), constant_ints([0, 0, math.prod(extents)]))
-    read = constant(window_positions(places, counts, extents).T, INT64)
+    read = window_positions(places, counts, extents, offsets_first=True)
     return reshape_to(apply1("Gather", flat, read, axis=2), x)  # from [batch, channels, offsets, columns]
 
 

@@ -27,6 +27,7 @@ CONV = {
     "1d stride beyond kernel": ((1, 2, 9), (2, 2, 1), settings(strides=[4])),
     "1d same, stride beyond kernel": ((1, 2, 5), (2, 2, 1), settings(auto_pad="SAME_UPPER", strides=[3])),
     "2d": ((2, 2, 5, 4), (3, 2, 3, 2), settings()),
+    "2d large": ((1, 2, 20, 21), (2, 2, 7, 7), settings()),
     "2d pointwise": ((2, 3, 3, 4), (2, 3, 1, 1), settings()),
     "2d pointwise, strided": ((2, 3, 5, 4), (2, 3, 1, 1), settings(strides=[2, 3])),
     "2d padded": ((2, 2, 4, 4), (3, 2, 3, 3), settings(pads=[1, 1, 1, 1])),
@@ -59,7 +60,7 @@ CONV = {
     "3d one channel": ((2, 1, 3, 4, 3), (2, 1, 2, 3, 2), settings()),
     "one window": ((2, 2, 3, 3), (2, 2, 3, 3), settings()),
 }  # fmt: skip
-SLOW = {"2d many channels"}
+SLOW = {"2d many channels", "2d large"}
 
 
 def layouts(x, w):
