@@ -70,6 +70,7 @@ def _wire() -> None:
         _wired.append(True)
         importlib.import_module("graphkit.eager")
         importlib.import_module("graphkit.autograd")
+        importlib.import_module("graphkit.transforms")
         importlib.import_module("graphkit.array")
 
 
