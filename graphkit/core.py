@@ -241,6 +241,9 @@ class Tensor(TensorMethods):
         """Whether backward() reaches this tensor."""
         return bool(self._needs & 1)
 
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else repr(self)
+
     def __repr__(self) -> str:
         grad = ", requires_grad=True" if self.requires_grad else ""
         if self.value is not None:
@@ -372,6 +375,8 @@ def as_array(value: Any, dtype: Any = None) -> tuple[Array, bool]:
     if dtype is None and literal:
         if array.dtype == np.float64:
             array = array.astype(np.float32)
+        elif array.dtype == np.complex128:
+            array = array.astype(np.complex64)
         elif array.dtype.kind in "iu" and array.dtype != np.int64 and array.size == 0:
             array = array.astype(np.int64)
     if array.dtype.kind in "US":
@@ -390,6 +395,13 @@ def as_array(value: Any, dtype: Any = None) -> tuple[Array, bool]:
     return array, literal
 
 
+def holds_tensors(value: Any) -> bool:
+    """Whether a list, or one inside it, holds a Tensor or a Dim: taken as numbers, they would lose their history."""
+    if not isinstance(value, list | tuple):
+        return False
+    return any(isinstance(v, Tensor | Dim) or (isinstance(v, list | tuple) and holds_tensors(v)) for v in value)
+
+
 def _shown(value: Any) -> str:
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
@@ -403,7 +415,7 @@ def as_tensor(value: Any, dtype: Any = None) -> Tensor:
         return value
     if isinstance(value, Dim):
         return as_tensor(value.as_tensor(), dtype)
-    if isinstance(value, list | tuple) and any(isinstance(v, Tensor | Dim) for v in value):
+    if holds_tensors(value):
         from graphkit.methods import stack_scalars
 
         return as_tensor(stack_scalars(value), dtype)
@@ -430,7 +442,7 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False, name: s
     """
     if isinstance(data, Tensor | Dim):
         data = as_tensor(data).numpy()
-    elif isinstance(data, list | tuple) and any(isinstance(v, Tensor | Dim) for v in data):
+    elif holds_tensors(data):
         data = as_tensor(data).numpy()  # of Tensors known now; a traced one refuses
     array, _ = as_array(data, dtype)
     if requires_grad and not dtypes.is_float(array.dtype):

@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from graphkit.source import here
+
 # ufunc -> the method of its first operand, and the one of its second when only that is a Tensor. Going through the
 # reflected method matters for numpy.float64, which is a Python float too and so as weak as one.
 _UFUNCS: Final[dict[str, tuple[str, str]]] = {
@@ -43,6 +45,11 @@ def numpy_function(name: str) -> Callable[..., Any]:
 def call_ufunc(is_tensor: Callable[[Any], bool], ufunc: Any, method: str, inputs: Sequence[Any], kwargs: Any) -> Any:
     """What ``__array_ufunc__`` answers."""
     name = ufunc.__name__
+    if kwargs.get("out") is not None:
+        raise TypeError(
+            f"numpy.{name}(out=...), or an operator such as +=, would put a Tensor's values into an array, out of "
+            f"gradients' and traces' reach ({here()}); write y = y + x"
+        )
     if method != "__call__" or kwargs:
         return NotImplemented
     if name in _UFUNCS:

@@ -66,9 +66,13 @@ def stack_scalars(items: Sequence[Any]) -> Tensor:
     from graphkit.core import Dim, as_tensor
 
     tensors = [i.as_vector() if isinstance(i, Dim) else as_tensor(i) for i in items]
-    dtype = tensors[0].dtype
-    for t in tensors[1:]:
-        dtype = dtypes.promote(dtype, t.dtype)
+    strong = [t.dtype for i, t in zip(items, tensors, strict=True) if not isinstance(i, bool | int | float)]
+    dtype = strong[0]
+    for other in strong[1:]:
+        dtype = dtypes.promote(dtype, other)
+    for item in items:
+        if isinstance(item, bool | int | float):
+            dtype = dtypes.weak(item, dtype)
     pieces = []
     for item, t in zip(items, tensors, strict=True):
         cast = t.astype(dtype)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from graphkit import dtypes, schemas
-from graphkit.core import Dim, Tensor, as_tensor
+from graphkit.core import Dim, Tensor, as_tensor, holds_tensors
 from graphkit.errors import OperatorError, did_you_mean
 from graphkit.interpreter import apply
 from graphkit.methods import scalar
@@ -211,7 +211,7 @@ def _tensors(name: str, schema: schemas.Schema, given: list[Any]) -> list[Tensor
         dtype = met.get(f.type_str)
         if isinstance(value, bool | int | float) and dtype is not None:
             result.append(scalar(value, dtypes.weak(value, dtype)))
-        elif isinstance(value, list | tuple) and not _traced_items(value):
+        elif isinstance(value, list | tuple) and not holds_tensors(value):
             wanted = dtypes.INT64 if f.type_str == "tensor(int64)" else dtype
             result.append(_listed(value, wanted))
         else:
@@ -229,10 +229,6 @@ def _listed(value: Sequence[Any], wanted: dtypes.DType | None) -> Tensor:
     array = t._array.astype(wanted) if t.dtype.kind != "f" else np.asarray(value).astype(wanted)
     array.flags.writeable = False
     return Tensor(array, literal=True)
-
-
-def _traced_items(items: Sequence[Any]) -> bool:
-    return any(isinstance(i, Tensor | Dim) for i in items)
 
 
 _ALLOWED: dict[tuple[str, int, str], frozenset[str]] = {}

@@ -32,12 +32,13 @@ class Spec:
     name: str | None = None
 
 
-def spec(dtype: Any, shape: Sequence[int | str | None], name: str | None = None) -> Spec:
+def spec(dtype: Any, shape: Sequence[int | str | None] | int, name: str | None = None) -> Spec:
     """Describe a trace's input; a name among the dims is a dimension that may differ from run to run.
 
     >>> spec("float32", ["batch", 784]).shape
     ('batch', 784)
     """
+    shape = (shape,) if isinstance(shape, str | int) else shape  # "batch" is one dimension, not five
     for extent in shape:
         if isinstance(extent, bool) or not (extent is None or isinstance(extent, int | str)):
             raise TypeError(f"a dimension is an integer or a name, got {extent!r} ({here()})")

@@ -131,6 +131,14 @@ class _Tape:
         return tree.map(lambda t: drop_level(t, self.bit) if isinstance(t, Tensor) else t, value)
 
 
+def _places(numbers: Sequence[int], args: Sequence[Any], what: str) -> list[int]:
+    """Argument numbers, negative ones counted from the end."""
+    for n in numbers:
+        if not -len(args) <= n < len(args):
+            raise GradientError(f"{what} of argument {n}, and {len(args)} were given by place ({here()})")
+    return [n % len(args) for n in numbers]
+
+
 def _scalar(result: Any, what: str) -> Tensor:
     if not isinstance(result, Tensor):
         raise GradientError(f"{what} needs a function that returns a Tensor, got {type(result).__name__} ({here()})")
@@ -163,7 +171,7 @@ def value_and_grad(
 
     @functools.wraps(f, updated=())
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        tape = _Tape(lambda *a: f(*a, **kwargs), args, [n % len(args) for n in numbers], "grad")
+        tape = _Tape(lambda *a: f(*a, **kwargs), args, _places(numbers, args, "grad"), "grad")
         value = _scalar(tape.result[0] if has_aux else tape.result, "grad")
         gradients = tape.pull([value], [ones_like(value)])
         result = gradients[0] if isinstance(argnums, int) else tuple(gradients)
@@ -280,7 +288,7 @@ def jacobian(f: Callable[..., Any], argnum: int = 0) -> Callable[..., Any]:
 
     @functools.wraps(f, updated=())
     def wrapped(*args: Any, **kwargs: Any) -> Tensor:
-        tape = _Tape(lambda *a: f(*a, **kwargs), args, [argnum % len(args)], "jacobian")
+        tape = _Tape(lambda *a: f(*a, **kwargs), args, _places([argnum], args, "jacobian"), "jacobian")
         y = tape.result
         if not isinstance(y, Tensor) or y.dims is None or not all(isinstance(d, int) for d in y.dims):
             raise GradientError(f"jacobian needs a function that returns one Tensor of static shape ({here()})")

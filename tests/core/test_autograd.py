@@ -269,6 +269,8 @@ REFUSED = [
     (lambda: gk.grad(lambda x, y: x * 2.0, argnums=(0, 1))(gk.tensor(1.0), gk.tensor(1.0)),
         "does not depend on argument 1"),
     (lambda: gk.grad(lambda x: 1.0)(gk.tensor(1.0)), "returns a Tensor, got float"),
+    (lambda: gk.grad(lambda x: x, argnums=1)(gk.tensor(1.0)), "grad of argument 1, and 1 were given by place"),
+    (lambda: gk.grad(lambda: gk.tensor(1.0))(), "grad of argument 0, and 0 were given by place"),
 ]  # fmt: skip
 
 

@@ -259,3 +259,30 @@ def test_sequences_hold_arrays() -> None:
     assert gk.op.SequenceAt(s, 0).tolist() == [1.0, 2.0]
     numbers = gk.op.SequenceInsert(gk.op.SequenceEmpty(dtype="int64"), gk.tensor([1, 2]))
     assert gk.op.SequenceAt(numbers, -1).tolist() == [1, 2]
+
+
+def test_tensors_inside_lists_keep_their_gradients_and_stay_traced() -> None:
+    x = gk.tensor([1.0, 2.0], requires_grad=True)
+    rows = gk.array.asarray([x, [x[0], 5.0], [3, 4]])
+    assert rows.tolist() == [[1.0, 2.0], [1.0, 5.0], [3.0, 4.0]]
+    (rows * rows).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [4.0, 4.0]
+    model = gk.trace(lambda a: gk.array.asarray([[a, 1.0], [2, a]]), gk.spec("float16", []))
+    (got,) = run(model, {"a": np.float16(7)}).values()
+    assert got.tolist() == [[7.0, 1.0], [2.0, 7.0]]
+    assert got.dtype == np.float16  # the numbers are weak
+    assert gk.op.Mul(np.ones((2, 1), F), [x, x]).requires_grad
+
+
+def test_numbers_in_text() -> None:
+    assert f"{gk.tensor(3.14159):.2f}" == "3.14"
+    assert f"{gk.tensor([1.0])}" == "Tensor([1.], dtype=float32)"
+
+
+def test_an_array_does_not_take_a_tensors_values_in_place() -> None:
+    y = np.zeros(2, F)
+    with pytest.raises(
+        TypeError, match=r"out of gradients' and traces' reach \(.*test_tensor.py:\d+\); write y = y \+ x"
+    ):
+        y += gk.tensor([1.0, 2.0])

@@ -261,6 +261,11 @@ def test_a_spec_takes_integers_and_names(dim: Any) -> None:
         gk.spec("float32", [dim, 3])
 
 
+def test_one_dimension_needs_no_list() -> None:
+    assert gk.spec("float32", "batch").shape == ("batch",)
+    assert gk.spec("float32", 3).shape == (3,)
+
+
 def test_arguments_name_the_inputs() -> None:
     def f(image: Any, *rest: Any) -> Any:
         return image + rest[0] + rest[1]
