@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from graphkit.graph import ir_tensor
+from graphkit.conversion import ir_tensor
 
 __all__ = ["cheapen_attention"]
 
@@ -114,7 +114,9 @@ def _same_shape(a: ir.Value | None, b: ir.Value) -> bool:
     return a is not None and a.shape is not None and b.shape is not None and len(a.shape) == len(b.shape)
 
 
-def _before(graph: ir.Graph, place: ir.Node, op: str, inputs: list[ir.Value], attributes: dict[str, Any] | None = None) -> ir.Value:
+def _before(
+    graph: ir.Graph, place: ir.Node, op: str, inputs: list[ir.Value], attributes: dict[str, Any] | None = None
+) -> ir.Value:
     node = ir.node(op, inputs, attributes)
     node.outputs[0].dtype = ir.DataType.FLOAT
     graph.insert_before(place, node)
@@ -127,7 +129,7 @@ def _constant(graph: ir.Graph, name: str, array: np.ndarray[Any, Any]) -> ir.Val
         return found
     while name in graph.initializers:
         name += "_"
-    value = ir.Value(name=name, const_value=ir_tensor(array, name), type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-                     shape=ir.Shape(array.shape))  # fmt: skip
+    kind = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+    value = ir.Value(name=name, const_value=ir_tensor(array, name), type=kind, shape=ir.Shape(array.shape))
     graph.register_initializer(value)
     return value
