@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from graphkit.core import Record, Tensor
 from graphkit.dims import is_static
-from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries, number
-from graphkit.gradients.shapes import reshape_to, sum_to
+from graphkit.gradients.shapes import rank_of, reshape_to, sum_to
 from graphkit.gradients.table import gradient
 from graphkit.interpreter import apply1
 from graphkit.methods import constant_ints
@@ -23,8 +22,9 @@ def transpose_last(x: Tensor) -> Tensor:
 def matmul(r: Record, g: Tensor) -> Entries:
     a, b = r.inputs
     assert a is not None and b is not None
-    if a.rank is None or b.rank is None:
-        raise GradientError(f"the gradient of {r.describe()} needs the rank of both inputs, and one is unknown")
+    if b.rank is None or (a.rank is None and b.rank != 2):
+        rank_of(r, b)
+        rank_of(r, a)
     return lambda: _left(a, b, g), lambda: _right(a, b, g)
 
 
@@ -63,8 +63,7 @@ def flat_rows(x: Tensor) -> Tensor:
     """All axes but the last as one: [rows, last]."""
     if x.rank == 2:
         return x
-    assert x.dims is not None
-    last = x.dims[-1]
+    last = x.dims[-1] if x.dims is not None else None
     if isinstance(last, int) and last > 0:
         return apply1("Reshape", x, constant_ints([-1, last]))
     if is_static(x.dims):

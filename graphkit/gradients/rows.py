@@ -25,7 +25,7 @@ from graphkit.gradients.shapes import constant
 from graphkit.interpreter import apply, apply1
 from graphkit.methods import constant_ints
 
-FEW_ROWS: Final = 256  # up to here the one-hot matrix of all rows
+FEW_ROWS: Final = 512  # up to here the one-hot matrix of all rows
 FEW_INDICES: Final = 128  # up to here one block, which need not be sorted
 NARROW: Final = 16  # up to here ScatterElements
 BLOCK: Final = 32

@@ -64,6 +64,21 @@ def test_an_unknown_rank_is_named():
         add_gradients(model, "loss", ["x"])
 
 
+def test_an_unknown_rank_times_a_matrix():
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    total = onnx.helper.make_node("ReduceSumSquare", ["y"], ["loss"], keepdims=0)
+    infos = [onnx.helper.make_tensor_value_info(n, 1, s) for n, s in (("x", None), ("w", [3, 4]), ("loss", []))]
+    graph = onnx.helper.make_graph([node, total], "g", infos[:2], infos[2:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+    w = rng.normal(size=(3, 4)).astype(np.float32)
+    for shape in ((2, 3), (2, 5, 3)):
+        x = rng.normal(size=shape).astype(np.float32)
+        got = gk.run(add_gradients(model, "loss", ["x", "w"]), {"x": x, "w": w})
+        np.testing.assert_allclose(got["x_grad"], 2 * (x @ w) @ w.T, rtol=1e-4, atol=1e-4)
+        flat = x.reshape(-1, 3)
+        np.testing.assert_allclose(got["w_grad"], 2 * flat.T @ (flat @ w), rtol=1e-4, atol=1e-4)
+
+
 def test_few_nodes():
     """x w + b: one product for each gradient, and one sum; nothing for the shapes, though the batch is unknown."""
 
