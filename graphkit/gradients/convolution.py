@@ -31,6 +31,7 @@ from graphkit.gradients.windows import (
     spatial,
     window_slice,
     windows_of,
+    with_kernels,
 )
 from graphkit.interpreter import apply1
 from graphkit.methods import constant_ints
@@ -46,6 +47,7 @@ CONSTANT_LIMIT = 1 << 14  # of positions that become a constant of the file; mor
 def conv(r: Record, g: Tensor) -> Entries:
     x, w = r.inputs[0], r.inputs[1]
     assert x is not None and w is not None
+    x, w, g = with_kernels(x), with_kernels(w), with_kernels(g)
     places = windows_of(r, x, kernel_of(r, w))
     group = int(r.attribute("group", 1))
     return (

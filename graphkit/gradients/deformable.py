@@ -8,6 +8,7 @@ import numpy as np
 
 from graphkit.core import Record, Tensor
 from graphkit.gradients.elementwise import Entries
+from graphkit.gradients.normalization import widened
 from graphkit.gradients.sampling import Taps, added, combined, extent, held_by, linear_taps, tapped, zero_beyond
 from graphkit.gradients.shapes import constant, rank_of, reshape_to
 from graphkit.gradients.table import gradient
@@ -16,10 +17,9 @@ from graphkit.interpreter import apply1
 from graphkit.methods import constant_ints
 
 
-def _taps(r: Record, x: Tensor, g: Tensor, places: Windows) -> Taps:
+def _taps(offset: Tensor, x: Tensor, g: Tensor, places: Windows) -> Taps:
     """Where every window reads: [batch * offset groups, taps, kernel * windows]."""
-    offset = r.inputs[2]
-    assert offset is not None and places.begins is not None
+    assert places.begins is not None
     n = places.axes
     kernel = np.array(list(itertools.product(*(range(k) for k in places.kernel))))
     size = len(kernel)
@@ -43,14 +43,16 @@ def _taps(r: Record, x: Tensor, g: Tensor, places: Windows) -> Taps:
 @gradient("DeformConv", mixes=True)
 def deform_conv(r: Record, g: Tensor) -> Entries:
     """Through the columns that the kernel multiplies, as an ordinary convolution's."""
-    x, w, offset, mask = r.inputs[0], r.inputs[1], r.inputs[2], r.input(4)
+    n = rank_of(r, r.inputs[0]) - 2
+    # places in half precision would be off by whole elements
+    x, w, offset, mask = (None if t is None else widened(t) for t in (*r.inputs[:3], r.input(4)))
     assert x is not None and w is not None and offset is not None and w.dims is not None
-    n = rank_of(r, x) - 2
+    g = widened(g)
     places = windows_of(r, x, kernel_of(r, w))
     group, groups = int(r.attribute("group", 1)), int(r.attribute("offset_group", 1))
     outputs, inner, size = int(w.dims[0]), int(w.dims[1]), int(np.prod(places.kernel))
     channels = inner * group
-    taps = _taps(r, x, g, places)
+    taps = _taps(offset, x, g, places)
     area = apply1("ReduceProd", apply1("Shape", x, start=2), keepdims=1)
     rows = apply1("Reshape", x, apply1("Concat", constant_ints([-1, channels // groups]), area, axis=0))
     apart = apply1("Reshape", g, constant_ints([0, group, outputs // group, -1]))

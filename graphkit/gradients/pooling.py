@@ -36,6 +36,7 @@ from graphkit.gradients.windows import (
     spatial,
     tiles,
     windows_of,
+    with_kernels,
 )
 from graphkit.interpreter import apply, apply1
 from graphkit.methods import constant_ints
@@ -154,6 +155,7 @@ def average_pool(r: Record, g: Tensor) -> Tensor:
     x = r.inputs[0]
     assert x is not None
     places = windows_of(r, x, kernel_of(r, None))
+    g = with_kernels(g)
     count = _counts(r, x, g, places)
     if isinstance(count, Tensor):
         return _spread(apply1("Div", g, count.astype(g.dtype)), x, places)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from graphkit import dtypes
 from graphkit.core import Record, Tensor
 from graphkit.dims import Dims
 from graphkit.errors import GradientError
@@ -54,6 +55,11 @@ class Windows:
             (n + b + e - span) // s + 1
             for n, b, e, span, s in zip(extents, self.begins, self.ends, self.spans, self.strides, strict=True)
         )
+
+
+def with_kernels(t: Tensor) -> Tensor:
+    """bfloat16 as float32: it has a Conv and an AveragePool, but no ConvTranspose, Resize or Pad to go back by."""
+    return t.astype("float32") if t.dtype == dtypes.BFLOAT16 else t
 
 
 def kernel_of(r: Record, weight: Tensor | None) -> tuple[int, ...]:

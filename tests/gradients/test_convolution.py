@@ -213,3 +213,12 @@ def test_few_nodes():
     assert nodes([0]) <= common + 1
     assert nodes([2]) <= common + 1
     assert nodes([1]) <= common + 10
+
+
+def test_bfloat16_goes_back_by_kernels_that_exist():
+    f = lambda x, w: gk.op.AveragePool(gk.op.Conv(x, w, strides=[2, 2]), kernel_shape=[3, 3]).astype("float32").sum()
+    model = gk.trace(gk.grad(f, (0, 1)), gk.spec("bfloat16", ["n", 2, 9, 9]), gk.spec("bfloat16", [4, 2, 3, 3]))
+    assert {o.dtype.name for o in model.graph.outputs} == {"BFLOAT16"}
+    for node in model.graph:
+        if node.op_type in {"ConvTranspose", "Resize", "Pad"}:
+            assert node.inputs[0].dtype.name == "FLOAT"
