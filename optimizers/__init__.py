@@ -13,6 +13,7 @@ from graphkit.optimizers.add_updates import add_updates
 from graphkit.optimizers.base import PRESETS, Pass, passes
 from graphkit.optimizers.freeze import freeze
 from graphkit.optimizers.inference_form import to_inference
+from graphkit.optimizers.lower_training import lower_training
 from graphkit.optimizers.opsets import change_opset
 from graphkit.optimizers.pipeline import optimize
 from graphkit.optimizers.report import Report
@@ -45,6 +46,7 @@ __all__ = [
     "add_updates",
     "change_opset",
     "freeze",
+    "lower_training",
     "optimize",
     "passes",
     "to_inference",
