@@ -70,6 +70,9 @@ def trace(
 ) -> ir.Model:
     """Record a function or module on described inputs as an ``onnx_ir.Model``.
 
+    The model computes the function's results. What the function assigns to parameters and buffers is seen by the rest
+    of the function and is no output of the model; ``gk.training.build`` makes a model that keeps such states.
+
     Args:
         f: takes Tensors (or trees of them) and returns them.
         specs: ``gk.spec(...)``, an example array or a Tensor for each argument, or trees of those.

@@ -240,15 +240,24 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
     """
     result, pull = vjp(f, *primals)
     leaves, structure = tree.flatten(result)
-    seeds = [zeros_like(leaf) for leaf in leaves]
+    zeros = [zeros_like(leaf) for leaf in leaves]
+    places = [n for n, leaf in enumerate(leaves) if dtypes.is_float(leaf.dtype)]  # the others' tangents stay zero
     given = [t for tangent in tangents for t in tree.flatten(tangent)[0]]
+    wanted = [t for primal in primals for t in tree.flatten(primal)[0]]
+    if len(given) != len(wanted):
+        raise GradientError(f"jvp got {len(given)} tangents for {len(wanted)} primals ({here()}); give one for each")
 
-    def pulled(*cotangents: Any) -> Any:
-        return [t for part in pull(tree.unflatten(structure, list(cotangents))) for t in tree.flatten(part)[0]]
+    def pulled(*seeds: Any) -> Any:
+        cotangents = list(zeros)
+        for n, seed in zip(places, seeds, strict=True):
+            cotangents[n] = seed
+        return [t for part in pull(tree.unflatten(structure, cotangents)) for t in tree.flatten(part)[0]]
 
-    outer = _Tape(pulled, seeds, range(len(seeds)), "jvp")
+    outer = _Tape(pulled, [zeros[n] for n in places], range(len(places)), "jvp")
     cotangents = [as_cotangent(t, o) for t, o in zip(given, outer.result, strict=True)]
-    found = outer.pull(outer.result, cotangents, allow_unused=True)
+    found = list(zeros)
+    for n, tangent in zip(places, outer.pull(outer.result, cotangents, allow_unused=True), strict=True):
+        found[n] = tangent
     return result, tree.unflatten(structure, found)
 
 
@@ -260,6 +269,10 @@ def hvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
     [6.0, 12.0]
     """
     numbers = tuple(range(len(primals)))
+    if len(tangents) != len(primals):
+        raise GradientError(
+            f"hvp got {len(tangents)} tangents for {len(primals)} primals ({here()}); give one for each"
+        )
 
     def along(*xs: Any) -> Tensor:
         gradients = [t for g in grad(f, numbers)(*xs) for t in tree.flatten(g)[0]]

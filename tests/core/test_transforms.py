@@ -162,6 +162,17 @@ def test_a_pullback_serves_many_cotangents_and_outlives_its_function() -> None:
         pull(gk.tensor(1.0))
 
 
+def test_jvp_of_a_tree_with_integers_and_a_tangent_for_every_primal() -> None:
+    _, dy = gk.jvp(lambda x: {"square": x * x, "whole": x.astype("int64")}, [gk.tensor(X)], [gk.tensor(X)])
+    assert dy["square"].tolist() == (2 * X * X).tolist()
+    assert (dy["whole"].tolist(), dy["whole"].dtype.name) == ([0, 0, 0], "int64")
+    for f in (gk.jvp, gk.hvp):
+        with pytest.raises(GradientError, match=r"got 1 tangents for 2 primals \(.*test_transforms.py"):
+            f(lambda a, b: (a * b).sum(), [gk.tensor(X), gk.tensor(X)], [gk.tensor(X)])
+    with pytest.raises(GradientError, match=r"the cotangent has shape \[2\], its output \[3\]"):
+        gk.jvp(lambda x: x * x, [gk.tensor(X)], [gk.tensor(X[:2])])
+
+
 def test_an_argument_that_vjp_and_jacobian_do_not_reach_has_zeros() -> None:
     _, pull = gk.vjp(lambda a, b: a * 2.0, gk.tensor(X), gk.tensor(X))
     assert pull(gk.tensor(X))[1].tolist() == [0.0, 0.0, 0.0]
