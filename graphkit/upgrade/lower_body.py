@@ -33,7 +33,7 @@ def expand(node: ir.Node, lowering: Lowering) -> None:
             continue
         made = lowering.apply(inner.op_type, given, len(inner.output), **attributes)
         values.update(zip(inner.output, made, strict=True))
-    lowering.replace([values[name] for name in body.output][: len(node.outputs)])
+    lowering.replace([values.get(name) for name in body.output][: len(node.outputs)])
 
 
 def _folded(operator: str, given: list[ir.Value | None], lowering: Lowering) -> ir.Value | None:

@@ -41,7 +41,8 @@ def clip_bounds(node: ir.Node, lowering: Lowering) -> ir.Node | None:
         computed = any(bound is not None and lowering.array(bound) is None for bound in bounds)
     except Cannot:
         computed, found = True, {}
-    if computed:
+    # Runtimes refuse attributes in the wrong order, of which every element becomes the greatest.
+    if computed or found.get("min", -np.inf) > found.get("max", np.inf):
         for operator, bound in zip(("Max", "Min"), bounds, strict=True):
             if bound is not None:
                 x = lowering.apply1(operator, [x, bound])
@@ -208,13 +209,21 @@ def constant_type_of_old(node: ir.Node, lowering: Lowering) -> ir.Node | None:
 
 
 @lowers(12, "Dropout")
-def dropout_inputs(node: ir.Node, lowering: Lowering) -> ir.Node:
-    """``ratio`` was an attribute, and nothing was dropped: there was no training mode."""
+def dropout_inputs(node: ir.Node, lowering: Lowering) -> ir.Node | None:
+    """``ratio`` was an attribute, and nothing was dropped: there was no training mode.
+
+    What the mask was then is not said, and ONNX Runtime makes it false where today's is true everywhere.
+    """
     mode = optional_input(node, 2)
     if mode is not None:
         training = lowering.array(mode)
         if training is None or training.any():
             raise Cannot("it trains, and does nothing there")
+    if is_used(node, 1):
+        x = only_input(node)
+        kept = lowering.apply1("Not", [lowering.apply1("Less", [x, x])])
+        lowering.replace([lowering.apply1("Identity", [x]), kept])
+        return None
     ratio = lowering.array(optional_input(node, 1))
     node.attributes.pop("seed", None)
     drop_inputs(node, 1)
@@ -224,14 +233,9 @@ def dropout_inputs(node: ir.Node, lowering: Lowering) -> ir.Node:
 
 
 @lowers(10, "Dropout")
-def dropout_mask(node: ir.Node, lowering: Lowering) -> ir.Node | None:
-    """The mask had the data's type; nothing is dropped, so it is true everywhere."""
-    if not is_used(node, 1):
-        return node
-    x = only_input(node)
-    kept = lowering.apply1("Not", [lowering.apply1("Less", [x, x])])
-    lowering.replace([lowering.apply1("Identity", [x]), kept])
-    return None
+def dropout_mask(node: ir.Node, lowering: Lowering) -> ir.Node:
+    """The mask had the data's type; whoever reads it got another."""
+    return node
 
 
 @lowers(11, "Gemm")

@@ -152,7 +152,7 @@ class Lowering:
             value = node.outputs[0]
             value.name = self.names.fresh(f"{name}:0")
             value.type = kind
-            top.prepend(node)
+            self.node.prepend(node)
         value.shape = ir.Shape(array.shape)
         self.types[value] = constant_type(array)
         return value
