@@ -19,6 +19,7 @@ from graphkit.gradients.shapes import ones_like, zeros_like
 from graphkit.graph import Graph
 from graphkit.modelfile import ModelLike, give_back, lowest_ir_version, read_model
 from graphkit.optimizers.lift_weights import float_weights, lift_weights
+from graphkit.optimizers.lower_training import lower_training_nodes
 from graphkit.schemas import WORKING_OPSET
 from graphkit.upgrade import upgrade_model
 
@@ -88,6 +89,7 @@ def add_gradients(
             if not names:
                 raise GradientError(f"wrt='{ALL}': the model has no floating weight, in an initializer or a Constant")
         lift_weights(own, names)
+        lower_training_nodes(own)
         graph = differentiable_graph(own)
         if everything and unreached == "error":
             names, found = _all_gradients(graph, of, names)
