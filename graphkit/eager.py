@@ -126,6 +126,8 @@ class Eager:
             op, domain, inputs, dict(attributes) if attributes else {}, results, user_location(),
             sum([t._version for t in inputs if t is not None]), needs=needs,
         )  # fmt: skip
+        if count != outputs:  # what the rule keeps is the record's own affair
+            results = results[:outputs]
         return tuple(
             [
                 Tensor(array, record, i, needs) if _carries(array) or op == "QuantizeLinear" else Tensor(array)

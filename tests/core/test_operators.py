@@ -165,6 +165,19 @@ def test_erf_in_double_precision_is_as_exact_as_double() -> None:
     np.testing.assert_allclose(gk.op.Erf(x).numpy(), [erf(v) for v in x], rtol=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("op", "inputs", "outputs"),
+    [("Dropout", (X,), 1), ("LayerNormalization", (X, np.ones(2, F)), 1), ("LayerNormalization", (X, np.ones(2, F)), 2),
+     ("BatchNormalization", (X, np.ones(2, F), np.ones(2, F), np.ones(2, F), np.ones(2, F)), 1),
+     ("MaxPool", (X[None, None],), 1)],
+)  # fmt: skip
+def test_as_many_outputs_come_back_as_were_asked_for(op: str, inputs: Any, outputs: int) -> None:
+    attributes = {"kernel_shape": [2, 2]} if op == "MaxPool" else {}
+    for requires_grad in (False, True):
+        tensors = [gk.tensor(i, requires_grad=requires_grad) for i in inputs]
+        assert len(gk.apply(op, tensors, attributes, outputs)) == outputs
+
+
 # The stub
 
 
