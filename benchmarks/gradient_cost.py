@@ -17,22 +17,13 @@ import numpy as np
 import onnx_ir as ir
 
 import graphkit as gk
-from graphkit.optimizers import add_gradients, optimize
+from graphkit import interpreter
+from graphkit.optimizers.add_updates import make_input, make_output
+from graphkit.training.build import _finish, _gradients, _loss
+from graphkit.training.sources import ModuleSource
 from models import gpt, lenet, mlp, resnet
 
 GOAL = 3.0
-
-
-class _Loss:
-    """A network with its loss, as one function to trace."""
-
-    def __init__(self, model: gk.nn.Module) -> None:
-        self.model, self.named_tensors = model, model.named_tensors
-
-    def __call__(self, x: Any, labels: Any) -> Any:
-        return gk.nn.cross_entropy(self.model(x), labels)
-
-    forward = __call__
 
 
 def networks() -> dict[str, tuple[gk.nn.Module, Any, int]]:
@@ -48,11 +39,22 @@ def networks() -> dict[str, tuple[gk.nn.Module, Any, int]]:
     }
 
 
-def with_parameters_as_inputs(model: ir.Model, names: list[str]) -> ir.Model:
-    """Their values become defaults, which ONNX Runtime does not fold."""
-    for name in names:
-        model.graph.inputs.append(model.graph.initializers[name])
-    return model
+def graphs(model: gk.nn.Module, x: Any) -> dict[str, ir.Model]:
+    """The loss, and the loss with the gradient of every parameter, made as ``build`` makes a training graph."""
+    made = {}
+    for kind in ("forward", "both"):
+        opened = ModuleSource(model, {"x": gk.spec(x.dtype, ["batch", *x.shape[1:]])}, "cross_entropy").open(True)
+        graph = opened.graph
+        with interpreter.using(graph):
+            loss = _loss(opened, "cross_entropy", None)[0]
+            for t in opened.candidates.values():
+                make_input(graph, t)
+            found = _gradients(loss, opened.candidates, True) if kind == "both" else {}
+            make_output(graph, loss, "the_loss")
+            for name, gradient in found.items():
+                make_output(graph, gradient, f"{name}_grad")
+        made[kind] = _finish(graph, True)
+    return made
 
 
 def main() -> None:
@@ -64,24 +66,16 @@ def main() -> None:
     for what, (model, x, classes) in networks().items():
         labels = np.random.default_rng(1).integers(0, classes, x.shape if x.dtype.kind == "i" else x.shape[:1])
         names = [name for name, _ in model.named_parameters()]
-        traced = gk.trace(
-            _Loss(model), gk.spec(x.dtype, ["batch", *x.shape[1:]]), gk.spec("int64", ["batch", *labels.shape[1:]]),
-            output_names=["loss"],
-        )  # fmt: skip
-        graphs = {"forward": optimize(traced, "training", verify=False)}
-        graphs["both"] = optimize(add_gradients(traced, "loss", names), "training", verify=False)
-        sessions = {
-            kind: gk.runtime.Session(with_parameters_as_inputs(graph, names), threads=options.threads)
-            for kind, graph in graphs.items()
-        }
+        feeds = {name: t.numpy() for name, t in model.named_parameters()} | {"x": x, "labels": labels}
+        sessions = {kind: gk.runtime.Session(made, threads=options.threads) for kind, made in graphs(model, x).items()}
         times: dict[str, list[float]] = {kind: [] for kind in sessions}
         for turn in range(options.rounds + 2):
             for kind, session in sessions.items():
-                session.run({"x": x, "labels": labels})
+                session.run(feeds)
                 each = 20 if len(x) == 64 and "mlp" in what else 2
                 started = time.perf_counter()
                 for _ in range(each):
-                    session.run({"x": x, "labels": labels})
+                    session.run(feeds)
                 if turn >= 2:
                     times[kind].append((time.perf_counter() - started) / each)
         forward, both = (1e3 * statistics.median(times[kind]) for kind in ("forward", "both"))

@@ -258,6 +258,11 @@ BAD_BATCHES = {
     "high": (batch(2) | {"labels": np.array([0, 4])}, "label 4; the model has 4 classes, 0 to 3"),
     "low": (batch(2) | {"labels": np.array([0, -1])}, "label -1; the model has 4 classes"),
     "list": ([batch(2)], "needs a graph built with build"),
+    "empty": (batch(0), "input 'x' has no elements"),
+    "NaN": (
+        batch(2) | {"x": np.full((2, 3), np.nan, "f")},
+        "input 'x' holds 6 NaN and 0 infinite values.*was not taken",
+    ),
 }
 
 
@@ -271,6 +276,31 @@ def test_a_batch_that_does_not_fit_changes_nothing(case):
     for name, value in trainer.state().items():
         np.testing.assert_array_equal(value, before[name])
     trainer.step(batch(2))
+
+
+def test_a_step_that_overflows_is_taken_back():
+    trainer = gk.Trainer(build(file_model(LINEAR), "mse", optim.SGD(0.1)))
+    data = {"x": np.ones((2, 2), "f"), "labels": np.zeros((2, 3), "f")}
+    trainer.step(data)
+    before = trainer.state()
+    with pytest.raises(GraphkitError, match="the loss is inf after 1 steps; this step was not taken"):
+        trainer.step(data | {"labels": np.full((2, 3), 1e30, "f")})
+    for name, value in trainer.state().items():
+        np.testing.assert_array_equal(value, before[name])
+    assert trainer.steps == 1
+    trainer.step(data | {"labels": np.full((2, 3), 1e18, "f")})  # its loss is finite, and it spoils the next
+    trainer.step(data | {"labels": np.full((2, 3), 1e18, "f")})
+
+
+@pytest.mark.parametrize("case", ["NaN", "empty", "low"])
+def test_a_micro_batch_that_does_not_fit_changes_nothing(case):
+    given, message = BAD_BATCHES[case]
+    trainer = gk.Trainer(graph_of(accumulate=True))
+    before = trainer.state()
+    with pytest.raises(GraphkitError, match=message):
+        trainer.step([batch(3), given])
+    for name, value in trainer.state().items():
+        np.testing.assert_array_equal(value, before[name])
 
 
 # Micro-batches
@@ -421,9 +451,7 @@ def test_a_state_of_another_graph_is_refused_and_changes_nothing(tmp_path):
     trainer = gk.Trainer(graph_of(optimizer=optim.SGD(0.1)))
     gk.Trainer(graph_of(optimizer=optim.AdamW(0.1))).save(tmp_path / "adam.safetensors")
     before = trainer.state()
-    with pytest.raises(
-        InputError, match=r"is not a state of this training graph: .*first_moment' is unknown"
-    ):
+    with pytest.raises(InputError, match=r"is not a state of this training graph: .*first_moment' is unknown"):
         trainer.load(tmp_path / "adam.safetensors")
     with pytest.raises(ModelFileError, match="does not exist"):
         trainer.load(tmp_path / "none.safetensors")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from graphkit.core import Array
 from graphkit.errors import GraphkitError, InputError, did_you_mean
 from graphkit.modelfile import write_model
 from graphkit.runtime import StepSession
-from graphkit.runtime.feeds import prepare
+from graphkit.runtime.feeds import check_feeds_finite, prepare
 from graphkit.training.graphs import TrainingGraph
 from graphkit.training.states import read_state, write_state
 
@@ -63,14 +64,21 @@ class Trainer:
             micro_batch: cut the batch into micro-batches of this many rows (the last may be smaller).
 
         Raises:
-            InputError: naming every input that is missing, unknown, of another dtype or shape, and labels out of range.
+            InputError: naming every input that is missing, unknown, of another dtype or shape, labels out of range,
+                an empty batch, and inputs that hold NaN or infinite values where the loss shows it.
+            GraphkitError: if the loss is NaN or infinite otherwise. Whatever is raised, no parameter was changed.
         """
         if micro_batch is None and not self.graph.accumulates:
-            if isinstance(batch, Mapping):
-                self._check_labels(batch)
-            elif isinstance(batch, list | tuple):
-                raise GraphkitError("a list of micro-batches needs a graph built with build(..., accumulate=True)")
+            if not isinstance(batch, Mapping):
+                raise GraphkitError(
+                    f"a batch is a dict by input name ({', '.join(self.graph.inputs)}), got a {type(batch).__name__}. (A "
+                    "list of micro-batches needs a graph built with build(..., accumulate=True).)"
+                )
+            self._check_batch(batch)
             result = self._session.run(batch)
+            if not math.isfinite(result["loss"]):
+                self._session.shared_state.side ^= 1  # the other buffer of each pair holds the state before
+                raise self._not_finite(result["loss"], batch)
             self._count += 1
             return result
         return self._accumulate(batch, micro_batch)
@@ -86,22 +94,44 @@ class Trainer:
         if not checked:
             raise InputError("a step needs one micro-batch or more")
         for part in checked:
-            self._check_labels(part)
+            self._check_batch(part)
         losses, weights = [], []
-        before = self._session.state() if len(checked) > 1 else None
+        before = self._session.state()
         try:
             for n, part in enumerate(checked):
                 last = np.array(n == len(checked) - 1)
-                losses.append(self._session.run({**part, "apply": last})["loss"])
+                losses.append(self._run_part({**part, "apply": last}))
                 weights.append(self._weight(part))
         except Exception:
-            if before is not None:
-                self._session.load_state(before)  # gradients of half a step would be added to the next one's
+            self._session.load_state(before)  # gradients of half a step would be added to the next one's
             raise
         self._count += 1
         mean = np.average(np.stack(losses).astype(np.float64), axis=0, weights=weights)
         total = mean if self.graph.reduction == "mean" else mean * len(losses)
         return {"loss": np.array(total, dtype=losses[0].dtype)}
+
+    def _run_part(self, part: Batch) -> Array:
+        loss = self._session.run(part)["loss"]
+        if not math.isfinite(loss):
+            raise self._not_finite(loss, part)
+        return loss
+
+    def _not_finite(self, loss: Array, batch: Batch) -> GraphkitError:
+        """What to raise for a step whose loss is NaN or infinite, and which was taken back."""
+        try:
+            check_feeds_finite({name: np.asarray(array) for name, array in batch.items()})
+        except InputError as error:
+            return InputError(f"{error}; the loss is {loss}, and the step was not taken")
+        spoiled = [name for name, array in self.parameters().items() if not np.isfinite(array).all()]
+        if spoiled:
+            return GraphkitError(
+                f"the loss is {loss} after {self._count} steps: an earlier step made {', '.join(spoiled[:5])} infinite "
+                "or NaN. Load the last saved state, and lower the learning rate or set clip_norm"
+            )
+        return GraphkitError(
+            f"the loss is {loss} after {self._count} steps; this step was not taken, and the parameters are as before. "
+            "Lower the learning rate, or set clip_norm"
+        )
 
     def _weight(self, part: Batch) -> float:
         if self.graph.reduction == "sum":
@@ -116,7 +146,7 @@ class Trainer:
             self._evaluation = StepSession(
                 self.graph.evaluation, self._session.shared_state, {}, None, self._device, self._threads
             )
-        self._check_labels(batch)
+        self._check_batch(batch)
         return self._evaluation.run(batch)
 
     def state(self) -> dict[str, Array]:
@@ -162,10 +192,13 @@ class Trainer:
         write_model(model, path)
         return model
 
-    # Labels
+    # What the runtime would not notice
 
-    def _check_labels(self, batch: Batch) -> None:
-        """A negative label would silently pick from the end, where the runtime counts so."""
+    def _check_batch(self, batch: Batch) -> None:
+        """A negative label would silently pick from the end, where the runtime counts so; and a batch has rows."""
+        for name, array in batch.items():
+            if type(array) is np.ndarray and not array.size:
+                raise InputError(f"input '{name}' has no elements: {list(array.shape)}. A batch has one row or more")
         if self._classes is None or self.graph.labels is None:
             return
         labels = batch.get(self.graph.labels)
