@@ -71,8 +71,8 @@ class Trainer:
         if micro_batch is None and not self.graph.accumulates:
             if not isinstance(batch, Mapping):
                 raise GraphkitError(
-                    f"a batch is a dict by input name ({', '.join(self.graph.inputs)}), got a {type(batch).__name__}. (A "
-                    "list of micro-batches needs a graph built with build(..., accumulate=True).)"
+                    f"a batch is a dict by input name ({', '.join(self.graph.inputs)}), got a {type(batch).__name__}. "
+                    "(A list of micro-batches needs a graph built with build(..., accumulate=True).)"
                 )
             self._check_batch(batch)
             result = self._session.run(batch)
