@@ -28,6 +28,7 @@ from graphkit.gradients.table import (
     carries_gradient,
     entries,
     may_be_singular,
+    may_overflow,
 )
 from graphkit.graph import stopping
 from graphkit.interpreter import apply1, current
@@ -127,7 +128,7 @@ def pullback(
         assert rule is not None  # check_rules saw to it
         masked = name in SELECTING or (bool(unselected) and name not in MIXING and not unselected.isdisjoint(keys))
         singular = name in SINGULAR and may_be_singular(record)
-        guard = masked and singular
+        guard = masked and (singular or may_overflow(record))
         record.wild = bool(wild) and not wild.isdisjoint(keys)
         answer = entries(rule(record, *gradients))
         for t, key, want, entry in zip(record.inputs, inputs, wants, answer, strict=False):

@@ -9,7 +9,7 @@ import numpy as np
 from graphkit import dtypes
 from graphkit.core import Record, Tensor
 from graphkit.gradients.shapes import compare, constant, full_like, static_value, sum_to
-from graphkit.gradients.signs import first_may_vanish, power_may_break, second_may_vanish
+from graphkit.gradients.signs import a_factor_may_be_infinite, first_may_vanish, power_may_break, second_may_vanish
 from graphkit.gradients.table import Entry, gradient
 from graphkit.interpreter import apply1
 
@@ -48,7 +48,7 @@ def sub(r: Record, g: Tensor) -> Entries:
     return g, lambda: apply1("Neg", sum_to(g, b))
 
 
-@gradient("Mul")
+@gradient("Mul", overflows=a_factor_may_be_infinite)
 def mul(r: Record, g: Tensor) -> Entries:
     a, b = r.inputs
     assert a is not None and b is not None
@@ -107,7 +107,7 @@ def sqrt(r: Record, g: Tensor) -> Tensor:
     return apply1("Div", apply1("Mul", g, number(0.5, g)), y)
 
 
-@gradient("Exp")
+@gradient("Exp", overflows=True)
 def exp(r: Record, g: Tensor) -> Tensor:
     return apply1("Mul", g, r.outputs[0])
 
@@ -127,7 +127,7 @@ def cos(r: Record, g: Tensor) -> Tensor:
     return apply1("Neg", apply1("Mul", g, apply1("Sin", r.inputs[0])))
 
 
-@gradient("Tan", singular=True)
+@gradient("Tan", overflows=True)
 def tan(r: Record, g: Tensor) -> Tensor:
     (y,) = r.outputs
     return apply1("Mul", g, apply1("Add", apply1("Mul", y, y), number(1, g)))
@@ -158,12 +158,12 @@ def atan(r: Record, g: Tensor) -> Tensor:
     return apply1("Div", g, apply1("Add", apply1("Mul", x, x), number(1, g)))
 
 
-@gradient("Sinh")
+@gradient("Sinh", overflows=True)
 def sinh(r: Record, g: Tensor) -> Tensor:
     return apply1("Mul", g, _cosh(r.inputs[0]))
 
 
-@gradient("Cosh")
+@gradient("Cosh", overflows=True)
 def cosh(r: Record, g: Tensor) -> Tensor:
     """sinh = tanh cosh, which keeps its precision near 0, where e^x - e^-x does not."""
     (y,) = r.outputs

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from graphkit.core import Array, Record, Tensor
 from graphkit.gradients.shapes import static_value
+from graphkit.gradients.table import may_be_singular
 
 DEPTH: Final = 8
 _MOVED: Final = frozenset(
@@ -89,3 +92,24 @@ def power_may_break(r: Record) -> bool:
         return False
     exponent = _constant(r.inputs[1])
     return r.wanted(1) or exponent is None or bool(((exponent < 1) & (exponent != 0)).any())
+
+
+_OVERFLOWING: Final = frozenset("Exp Sinh Cosh Tan".split())
+_PASSED_ON: Final = frozenset("Neg Add Sub Mul Abs Relu Clip Max Min Sum Where Cast".split()) | _MOVED
+
+
+def may_be_infinite(t: Tensor | None, depth: int = 4) -> bool:
+    """Whether a value may be infinite or NaN where what it was made of is not, as far as its operators tell."""
+    known = _constant(t)
+    if known is not None:
+        return known.dtype.kind == "f" and not np.isfinite(known).all()
+    r = None if t is None else t.record
+    if r is None or r.domain or not depth or r.freed():
+        return False
+    if r.op in _OVERFLOWING or may_be_singular(r):
+        return True
+    return r.op in _PASSED_ON and any(may_be_infinite(i, depth - 1) for i in r.inputs)
+
+
+def a_factor_may_be_infinite(r: Record) -> bool:
+    return any(may_be_infinite(t) for t in r.inputs)

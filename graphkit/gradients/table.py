@@ -31,6 +31,8 @@ Key = tuple[str, str]
 RULES: Final[dict[Key, Rule]] = {}
 # Elementwise operators whose slope is infinite or NaN somewhere; the predicate says whether this record's may be.
 SINGULAR: Final[dict[Key, Callable[[Record], bool]]] = {}
+# Elementwise operators whose slope is a value that may have overflowed, or be infinite for its own reasons.
+OVERFLOWING: Final[dict[Key, Callable[[Record], bool]]] = {}
 # Operators whose gradient is exactly zero for elements that they did not select.
 SELECTING: Final[set[Key]] = set()
 # Operators that add up over many elements, after which a zero cotangent no longer says "not selected".
@@ -50,6 +52,7 @@ def gradient(
     *ops: str,
     domain: str = "",
     singular: bool | Callable[[Record], bool] = False,
+    overflows: bool | Callable[[Record], bool] = False,
     selects: bool = False,
     mixes: bool = False,
     keeps: int = 0,
@@ -62,6 +65,8 @@ def gradient(
         singular: whether the (elementwise) slope may be infinite or NaN somewhere, as that of Sqrt at 0. Where a Where,
             a Slice or the like did not select such an element, its cotangent is 0, and the reverse pass keeps it 0
             instead of making NaN of it.
+        overflows: whether the slope may be infinite because the operator's operands or results are, as that of Exp.
+            It is kept from making NaN of a cotangent of 0 likewise.
         selects: whether the operator passes on some elements and not others, as Where, Slice and Max do.
         mixes: whether each result is a sum over many elements, as a matrix product's.
         keeps: how many outputs the rule reads, where that is more than callers ask for; see ``kept.kept_output``.
@@ -78,6 +83,8 @@ def gradient(
             RULES[op, domain] = rule
             if singular:
                 SINGULAR[op, domain] = singular if callable(singular) else lambda record: True
+            if overflows:
+                OVERFLOWING[op, domain] = overflows if callable(overflows) else lambda record: True
             if selects:
                 SELECTING.add((op, domain))
             if mixes:
@@ -144,4 +151,10 @@ def entries(result: Any) -> tuple[Entry, ...]:
 def may_be_singular(record: Record) -> bool:
     """Whether the slope of this record may be infinite or NaN somewhere."""
     test = SINGULAR.get((record.op, record.domain))
+    return test is not None and test(record)
+
+
+def may_overflow(record: Record) -> bool:
+    """Whether the slope of this record may be infinite where its operands or results are."""
+    test = OVERFLOWING.get((record.op, record.domain))
     return test is not None and test(record)

@@ -28,11 +28,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name == "test_kernels.py")
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def written_by_rules(request: pytest.FixtureRequest) -> Iterator[set[Note]]:
     notes = request.config.stash[NOTES]
     running: list[str] = []
-    rules, apply = dict(RULES), Graph.apply
+    rules, infer = dict(RULES), Graph._infer
 
     def watched(name: str, rule: Any) -> Any:
         def within(f: Any) -> Any:
@@ -47,23 +47,19 @@ def written_by_rules(request: pytest.FixtureRequest) -> Iterator[set[Note]]:
 
         def run(*args: Any, **named: Any) -> Any:
             answer = within(rule)(*args, **named)
-            several = isinstance(answer, tuple | list)
-            entries = [
-                within(e) if callable(e) and not isinstance(e, Tensor) else e for e in (answer if several else [answer])
-            ]
-            return tuple(entries)
+            entries = answer if isinstance(answer, tuple | list) else [answer]
+            return tuple(within(e) if callable(e) and not isinstance(e, Tensor) else e for e in entries)
 
         return run
 
-    def noting(self: Graph, op: str, inputs: Any, attributes: Any, outputs: int, domain: str) -> Any:
-        made = apply(self, op, inputs, attributes, outputs, domain)
-        if running:
+    def noting(self: Graph, node: Any, attributes: Any, inputs: Any, *rest: Any, **named: Any) -> Any:
+        if running:  # not Graph.apply itself, which looks up the line that it was called from
             kinds = tuple(None if t is None else dtypes.name(t.dtype) for t in inputs)
-            notes.add((op, domain, self.opset, kinds, running[-1]))
-        return made
+            notes.add((node.op_type, node.domain, self.opset, kinds, running[-1]))
+        return infer(self, node, attributes, inputs, *rest, **named)
 
     RULES.update({key: watched(key[0], rule) for key, rule in rules.items()})
-    Graph.apply = noting  # type: ignore[method-assign]
+    Graph._infer = noting  # type: ignore[method-assign]
     yield notes
-    Graph.apply = apply  # type: ignore[method-assign]
+    Graph._infer = infer  # type: ignore[method-assign]
     RULES.update(rules)

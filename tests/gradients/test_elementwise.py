@@ -111,6 +111,25 @@ def test_where_hides_an_invalid_branch(name):
     np.testing.assert_allclose(got, [1.0, alone, 1.0])
 
 
+@pytest.mark.parametrize(
+    ("f", "x", "expected"),
+    [
+        # the exponential that was not taken overflows
+        (lambda x: op.Where(op.Greater(x, 0.0), x, op.Exp(x) - 1.0), [200.0, -1.0], [1, np.exp(-1)]),
+        # 0 * log(0): a factor is infinite
+        (lambda x: op.Where(op.Greater(x, 0.0), x * op.Log(x), 0.0), [0.0, 2.0], [0, np.log(2) + 1]),
+        (
+            lambda x: op.Where(op.Greater(x, 0.0), op.Cosh(x), op.Cosh(-x) * 2.0),
+            [1.0, -1.0],
+            [np.sinh(1), -2 * np.sinh(1)],
+        ),
+        (lambda x: op.Where(op.Less(x, 50.0), op.Exp(x * x), 0.0), [100.0, 1.0], [0, 2 * np.e]),
+    ],
+)
+def test_where_hides_what_overflows(f, x, expected):
+    np.testing.assert_allclose(gk.grad(lambda t: f(t).sum())(gk.tensor(x)).numpy(), expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("clamp", ["Relu", "Clip", "Max", "ReduceMax", "Where"])
 @pytest.mark.parametrize("name", ["Sqrt", "Log", "Reciprocal"])
 def test_an_infinite_slope_behind_a_constant_part_is_nothing(clamp, name):
