@@ -3,7 +3,8 @@
 Each is the other's transpose, so the cotangent of one's input is the other applied to the cotangent. The weight's is
 a sum over every place at which the kernel was applied: one matrix product for each offset in the kernel, over a slice
 of the padded input; where channels are few, one product over all windows put side by side by a Gather, since then the
-slices would cost more than the products. For a single channel one convolution is faster still.
+slices would cost more than the products. For a single channel a group, and for kernels of many offsets, it is one
+convolution with images as channels: strides and dilations change places, and the cotangent is the kernel.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 from graphkit.core import Record, Tensor
 from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries
-from graphkit.gradients.shapes import constant, reshape_to, shaped_like
+from graphkit.gradients.shapes import constant, shaped_like, static_ints
 from graphkit.gradients.table import gradient
 from graphkit.gradients.windows import (
     Windows,
@@ -39,6 +40,8 @@ from graphkit.methods import constant_ints
 # From so many channels on, a product an offset is faster than one over gathered windows (measured on one thread: 3
 # channels 7.5 against 2.1 ms, 16 channels 9.3 and 10.0, 64 channels 28 and 46), at three nodes an offset.
 SLICES_FROM = 48
+# Above so many offsets one convolution: as fast at 64 channels and 7x7, 5 to 25 times so at few channels and 1x256.
+MANY_OFFSETS = 32
 GATHER_LIMIT = 1 << 21  # of elements an image has when its windows are put side by side
 CONSTANT_LIMIT = 1 << 14  # of positions that become a constant of the file; more are added up when it runs
 
@@ -71,8 +74,11 @@ def kernel_gradient(x: Tensor, g: Tensor, w: Tensor, places: Windows, group: int
         w: the weight itself, for its dims.
     """
     outputs, channels = _channels(w, 0), group * _channels(w, 1)
-    if channels == 1 and _reads_all(x, g, places):
-        return _by_convolution(x, g, w, places)
+    size = math.prod(places.kernel)
+    known = spatial(x.dims, places.axes) is not None and spatial(g.dims, places.axes) is not None
+    # Of extents that are not known the convolution has no gradient in turn, so that only the gain in nodes counts.
+    if size > MANY_OFFSETS or (size > 1 and channels == group and known):
+        return _by_convolution(x, g, w, places, group)
     p = padded(x, places)
     if group > 1 and channels == group == outputs:
         return _depthwise(p, g, places, channels)
@@ -90,21 +96,47 @@ def _reads_all(x: Tensor, g: Tensor, places: Windows) -> bool:
     extents, counts = spatial(x.dims, places.axes), spatial(g.dims, places.axes)
     if extents is None or counts is None or places.begins is None or places.ends is None:
         return False
-    if min(places.ends) < 0 or math.prod(places.kernel) == 1:
-        return False
     reach = [s * (m - 1) + span for s, m, span in zip(places.strides, counts, places.spans, strict=True)]
     sizes = zip(extents, places.begins, places.ends, reach, places.dilations, strict=True)
     return all(n + b + e - r < d for n, b, e, r, d in sizes)
 
 
-def _by_convolution(x: Tensor, g: Tensor, w: Tensor, places: Windows) -> Tensor:
-    """For one channel: images as channels, and the cotangent as a kernel as large as they are."""
-    swap = [1, 0, *range(2, 2 + places.axes)]
+def _by_convolution(x: Tensor, g: Tensor, w: Tensor, places: Windows, group: int) -> Tensor:
+    """Images as channels, and the cotangent as a kernel as large as they are; channels of a group as images."""
+    n, outputs, inner = places.axes, _channels(w, 0), _channels(w, 1)
+    swap, axes = [1, 0, *range(2, 2 + n)], list(range(2, 2 + n))
     settings: dict[str, Any] = {"strides": list(places.dilations), "dilations": list(places.strides)}
-    if places.pads is not None and any(places.pads):
+    exact = _reads_all(x, g, places)
+    if places.pads is None or min(places.pads) < 0:
+        x = padded(x, places)
+    elif any(places.pads):
         settings["pads"] = places.pads
-    whole = apply1("Conv", apply1("Transpose", x, perm=swap), apply1("Transpose", g, perm=swap), **settings)
-    return reshape_to(whole, w)
+    if group == 1:
+        rows = apply1("Transpose", x, perm=swap)
+    else:
+        settings["group"] = group
+        extents = extents_of(x)
+        if inner == 1:
+            rows = apply1("Transpose", x, perm=swap)
+        else:
+            rows = apply1("Reshape", x, _joined([0, group, inner], extents))
+            rows = apply1("Transpose", rows, perm=[2, 1, 0, *range(3, 3 + n)])
+        rows = apply1("Reshape", rows, _joined([inner, -1], extents))
+    whole = apply1("Conv", rows, apply1("Transpose", g, perm=swap), **settings)  # [inner, outputs, *kernel or more]
+    if not exact:
+        ends, begins = constant_ints(places.kernel), constant_ints([0] * n)
+        whole = apply1("Slice", whole, begins, ends, constant_ints(axes))
+    if inner == 1:
+        return apply1("Reshape", whole, constant_ints([outputs, 1, *places.kernel]))
+    return apply1("Transpose", whole, perm=swap)
+
+
+def _joined(first: Sequence[int], extents: Tensor) -> Tensor:
+    """A shape, of which the spatial extents may only be known when the graph runs."""
+    known = static_ints(extents)
+    if known is not None:
+        return constant_ints([*first, *known])
+    return apply1("Concat", constant_ints(first), extents, axis=0)
 
 
 def _channels(w: Tensor, axis: int) -> int:

@@ -58,9 +58,13 @@ CONV = {
     "2d one channel, strided, dilated": ((2, 1, 8, 9), (3, 1, 2, 3), settings(strides=[3, 2], dilations=[2, 3])),
     "2d one channel, unread rows": ((2, 1, 8, 9), (3, 1, 2, 3), settings(strides=[3, 3])),
     "3d one channel": ((2, 1, 3, 4, 3), (2, 1, 2, 3, 2), settings()),
+    "1d many offsets, strided": ((2, 2, 60), (3, 2, 36), settings(strides=[5])),
+    "1d many offsets, groups": ((1, 4, 90), (4, 2, 40), settings(group=2, pads=[3, 2], dilations=[2], strides=[3])),
+    "2d many offsets, same": ((1, 2, 9, 11), (3, 2, 6, 6), settings(auto_pad="SAME_UPPER", strides=[2, 3])),
+    "2d many offsets, depthwise": ((2, 3, 8, 8), (3, 1, 6, 6), settings(group=3, pads=[2, 3, 3, 2])),
     "one window": ((2, 2, 3, 3), (2, 2, 3, 3), settings()),
 }  # fmt: skip
-SLOW = {"2d many channels", "2d large"}
+SLOW = {"2d many channels", "2d large", *(name for name in CONV if "many offsets" in name)}
 
 
 def layouts(x, w):
