@@ -76,7 +76,7 @@ def sum_to(cotangent: Tensor, t: Tensor) -> Tensor:
             continue
         if extent == 1:
             axes.append(extra + n)
-        elif other != 1 or not isinstance(extent, int):
+        elif not isinstance(extent, int):  # an extent beyond 1 was not broadcast, whatever the other is called
             doubtful = True
     if doubtful:
         return _sum_to_unknown(cotangent, t)
