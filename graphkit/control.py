@@ -6,19 +6,16 @@ recorded, and in a graph by the rules of If, Loop and Scan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from graphkit import dtypes, tree
-from graphkit.bodies import Environment, emit_again, infer_bodies, look_up, make_if, make_loop, make_scan, run_nodes
-from graphkit.conversion import attribute_value, captured_values
+from graphkit.bodies import make_if, make_loop, make_scan
 from graphkit.core import Tensor, as_tensor
 from graphkit.errors import OperatorError
 from graphkit.graph import Graph
-from graphkit.inference import Type
 from graphkit.interpreter import apply, apply1, current
 from graphkit.methods import constant_ints
 from graphkit.source import here
@@ -226,95 +223,3 @@ def _shown(found: tuple[tree.Structure, Sequence[Tensor]]) -> str:
         return "None" if value is None else dtypes.name(value.dtype)
 
     return text(tree.unflatten(found[0], list(found[1])))
-
-
-# Imported models
-
-
-def run_subgraphs(
-    node: ir.Node, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], env: Environment
-) -> Sequence[Tensor | None]:
-    """Apply a node with bodies: interpreted eagerly, written again as the same node in a trace."""
-    if isinstance(current(), Graph):
-        if node.op_type not in ("If", "Loop", "Scan") or node.domain:
-            raise OperatorError(
-                f"{node.op_type} node '{node.name}' holds a graph and cannot be traced; upgrade the model"
-            )
-        return emit_again(node.op_type, inputs, attributes, env)
-    if node.op_type == "If":
-        assert inputs[0] is not None
-        return _outputs(attributes["then_branch" if inputs[0].numpy().reshape(-1)[0] else "else_branch"], (), env)
-    if node.op_type == "Loop":
-        return _loop(node, attributes["body"], inputs, env)
-    if node.op_type == "Scan":
-        return _scan(node, attributes, [t for t in inputs if t is not None], env)
-    raise OperatorError(f"{node.op_type} node '{node.name}' holds a graph, and graphkit does not know what it does")
-
-
-def _outputs(body: ir.Graph, given: Sequence[Tensor], env: Environment) -> list[Tensor]:
-    env.update(zip(body.inputs, given, strict=True))
-    run_nodes(body, env, run_subgraphs)
-    return [look_up(env, v) for v in body.outputs]
-
-
-def _loop(node: ir.Node, body: ir.Graph, inputs: Sequence[Tensor | None], env: Environment) -> list[Tensor]:
-    limit = None if inputs[0] is None else int(inputs[0].numpy().reshape(-1)[0])
-    given = inputs[1] if len(inputs) > 1 else None
-    going = True if given is None else bool(given.numpy().reshape(-1)[0])
-    states = [t for t in inputs[2:] if t is not None]
-    n = len(states)
-    rows: list[list[Tensor]] = []
-    while going and (limit is None or len(rows) < limit):
-        i, c = Tensor(np.array(len(rows), dtype=np.int64)), Tensor(np.array(going))
-        results = _outputs(body, [i, c, *states], env)
-        going = bool(results[0].numpy().reshape(-1)[0])
-        states = results[1 : 1 + n]
-        rows.append(results[1 + n :])
-    if not rows:
-        return [*states, *_nothing(node, inputs, n, env)]
-    return [*states, *(stack([row[k] for row in rows]) for k in range(len(rows[0])))]
-
-
-def _nothing(node: ir.Node, inputs: Sequence[Tensor | None], states: int, env: Environment) -> list[Tensor]:
-    """The scan outputs of a loop that ran no iteration: empty, with the dims that are known without running it."""
-    outer = Graph()
-    for value in captured_values(node):
-        t = look_up(env, value)
-        outer._types[value] = Type(t.dtype, t.dims)
-    attributes = {a.name: attribute_value(a) for a in node.attributes.values()}
-    found = infer_bodies(outer, node, attributes, [None if t is None else Type(t.dtype, t.dims) for t in inputs])
-    assert found is not None
-    empty = []
-    for known in found[states:]:
-        shape = () if known is None or known.dims is None else known.dims[1:]
-        dtype = dtypes.FLOAT32 if known is None else known.dtype
-        empty.append(Tensor(np.zeros((0, *(d if isinstance(d, int) else 0 for d in shape)), dtype=dtype)))
-    return empty
-
-
-def _scan(node: ir.Node, attributes: Mapping[str, Any], operands: Sequence[Tensor], env: Environment) -> list[Tensor]:
-    body, count = attributes["body"], int(attributes["num_scan_inputs"])
-    n = len(operands) - count
-    outputs = len(body.outputs) - n
-    axes = attributes.get("scan_input_axes") or [0] * count
-    ways = attributes.get("scan_input_directions") or [0] * count
-    columns = []
-    for x, axis, way in zip(operands[n:], axes, ways, strict=True):
-        place = axis % x.ndim
-        parts = unstack(x, x.shape[place], place)
-        columns.append(parts[::-1] if way else parts)
-    states = list(operands[:n])
-    rows: list[list[Tensor]] = []
-    for elements in zip(*columns, strict=True):
-        results = _outputs(body, [*states, *elements], env)
-        states = results[:n]
-        rows.append(results[n:])
-    if not rows:
-        return [*states, *_nothing(node, operands, n, env)]
-    placed = attributes.get("scan_output_axes") or [0] * outputs
-    turned = attributes.get("scan_output_directions") or [0] * outputs
-    stacked = []
-    for k, (axis, way) in enumerate(zip(placed, turned, strict=True)):
-        parts = [row[k] for row in (reversed(rows) if way else rows)]
-        stacked.append(stack(parts, axis % (parts[0].ndim + 1)))
-    return [*states, *stacked]

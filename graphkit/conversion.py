@@ -45,6 +45,8 @@ def ir_attribute(name: str, value: Any) -> ir.Attr:
 def attribute_value(attribute: ir.Attr) -> Any:
     """An onnx_ir attribute as the Python value that gradient rules read: numbers, text, lists, arrays, graphs."""
     kind = attribute.type
+    if kind == ir.AttributeType.TYPE_PROTO:
+        return ir.serde.serialize_attribute(attribute).tp
     if kind == ir.AttributeType.TENSOR:
         return attribute.value.numpy()
     if kind in (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS):

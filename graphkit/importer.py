@@ -10,12 +10,12 @@ from onnx_ir.passes import common
 
 from graphkit import bodies, dims, dtypes, interpreter
 from graphkit.bodies import Environment
-from graphkit.control import run_subgraphs
 from graphkit.core import Tensor, as_tensor
 from graphkit.errors import InputError, did_you_mean
 from graphkit.modelfile import ModelLike, read_model
 from graphkit.schemas import WORKING_OPSET
 from graphkit.source import here
+from graphkit.subgraphs import run_subgraphs
 from graphkit.upgrade import upgrade_model
 
 
@@ -95,7 +95,7 @@ class Loaded:
 
 def _fed(value: ir.Value, given: Any) -> Tensor:
     wanted = dtypes.as_dtype(int(value.dtype)) if value.dtype is not None else None
-    if isinstance(given, list) and isinstance(value.type, ir.SequenceType):
+    if isinstance(given, list) and isinstance(value.type, ir.SequenceType | ir.OptionalType):
         return Tensor([as_tensor(g)._array for g in given])
     literal = isinstance(given, bool | int | float | list | tuple)
     t = as_tensor(given, wanted if literal else None)
@@ -104,11 +104,12 @@ def _fed(value: ir.Value, given: Any) -> Tensor:
             f"input '{value.name}' takes {dtypes.name(wanted)}, got {dtypes.name(t.dtype)} ({here()}); "
             f"write x.astype('{dtypes.name(wanted)}')"
         )
-    if value.shape is not None and t.rank is not None and len(value.shape) != t.rank:
-        raise InputError(f"input '{value.name}' takes rank {len(value.shape)} {value.shape}, got {t.rank} ({here()})")
-    for extent, declared in zip(t.dims or (), value.shape or (), strict=False):
+    known = value.shape if isinstance(value.type, ir.TensorType) else None
+    if known is not None and t.rank is not None and len(known) != t.rank:
+        raise InputError(f"input '{value.name}' takes rank {len(known)} {known}, got {t.rank} ({here()})")
+    for extent, declared in zip(t.dims or (), known or (), strict=False):
         if isinstance(extent, int) and isinstance(declared, int) and extent != declared:
-            raise InputError(f"input '{value.name}' takes shape {value.shape}, got {dims.text(t.dims)} ({here()})")
+            raise InputError(f"input '{value.name}' takes shape {known}, got {dims.text(t.dims)} ({here()})")
     return t
 
 
