@@ -75,6 +75,20 @@ def test_edges(name, x, expected):
     np.testing.assert_allclose(got, expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("row", [[0.0, 2.0, 3.0], [0.0, 0.0, 3.0], [1.5, -2.0, 0.0], [0.0, 0.0, 0.0]])
+def test_products_with_zeros_to_second_order(row):
+    check_gradients(lambda x: op.ReduceProd(x, np.array([1])), [np.array([row, [1.0, 2.0, 3.0]])], order=2,
+                    symbolic=[["n", 3]])  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [16, 17, 20])
+def test_products_of_few_and_many_factors(count):
+    x = np.random.default_rng(0).uniform(0.8, 1.2, size=(2, count))
+    x[1, 3] = 0
+    check_gradients(lambda t: op.ReduceProd(t, np.array([1])), [x], symbolic=[["n", count]])
+    check_gradients(lambda t: op.ReduceProd(t, np.array([1])), [x], symbolic=[["n", "m"]])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_half_precision(name):
     x = gk.tensor(_input(name)).astype("float16")
