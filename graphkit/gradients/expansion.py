@@ -57,8 +57,8 @@ def expand(r: Record, inputs: Sequence[Tensor | None]) -> list[Tensor]:
         else:
             made = apply(node.op_type, given, attributes, len(node.output), node.domain)
         values.update(zip(node.output, made, strict=True))
-    results = [values[name] for name in body.output]
-    return [t for t in results[: len(r.made)] if t is not None]
+    # an output that was not asked for may not be made
+    return [t for name in list(body.output)[: len(r.made)] if (t := values[name]) is not None]
 
 
 def function_body(r: Record, inputs: Sequence[Tensor | None]) -> onnx.FunctionProto | None:
