@@ -7,6 +7,7 @@ gradient rule can walk a body's records as the reverse pass walks the main graph
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from graphkit.conversion import attribute_value, constant_array
 from graphkit.core import Record, Tensor, as_tensor
 from graphkit.dims import Dims
 from graphkit.errors import InputError
-from graphkit.graph import Graph
+from graphkit.graph import STOP, Graph, stopping
 from graphkit.inference import Type
 from graphkit.interpreter import apply
 
@@ -193,11 +194,15 @@ def run_nodes(graph: ir.Graph, env: Environment, subgraphs: Callable[..., Sequen
             continue
         inputs = [None if v is None else look_up(env, v) for v in node.inputs]
         attributes = {a.name: attribute_value(a) for a in node.attributes.values()}
-        if any(isinstance(a, ir.Graph) for a in attributes.values()):
-            results = subgraphs(node, inputs, attributes, env)
-        else:
-            results = apply(node.op_type, inputs, attributes, len(node.outputs), node.domain)
-        env.update(zip(node.outputs, results, strict=True))
+        stops = STOP in node.metadata_props
+        with stopping(True) if stops else nullcontext():
+            if any(isinstance(a, ir.Graph) for a in attributes.values()):
+                made = subgraphs(node, inputs, attributes, env)
+            else:
+                made = apply(node.op_type, inputs, attributes, len(node.outputs), node.domain)
+        if stops and not isinstance(interpreter.current(), Graph):
+            made = [t if t is None or not t._needs else interpreter.current().stop_gradient(t) for t in made]
+        env.update(zip(node.outputs, made, strict=True))
 
 
 def look_up(env: Environment, value: ir.Value) -> Tensor:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from graphkit import dims, dtypes, interpreter
 from graphkit.bodies import add_input, inputs_of, outputs_of, records_of, scan_attributes, set_outputs
+from graphkit.body_types import type_of
 from graphkit.core import Key, Record, Tensor
+from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries
 from graphkit.gradients.reverse import Reverse, ReverseBranch, ReverseLoop, ReverseScan, add_output
 from graphkit.gradients.reverse_pass import body, current_graph, leading, own_record, pull, reached
@@ -93,7 +95,8 @@ class _Plan:
         self.records = list(records_of(forward))
         self.states, self.results = states, results
         stacked = [y for y, g in zip(results[n:], gs[n:], strict=False) if g is not None]
-        floating = [k for k in range(n) if dtypes.is_float(states[k].dtype)]
+        sequences = [k for k in range(n) if type_of(states[k]).proto is not None]
+        floating = [k for k in range(n) if dtypes.is_float(states[k].dtype) and k not in sequences]
         down = {k for k in floating if gs[k] is not None}
         while True:
             live = reached(self.records, [*(results[k] for k in down), *stacked])
@@ -101,6 +104,11 @@ class _Plan:
             if more == down:
                 break
             down = more
+        if any(gs[k] is not None or states[k].key in live for k in sequences):
+            raise GradientError(
+                f"the gradient of {r.describe()} would have to flow through a sequence that it carries from iteration "
+                "to iteration; gather the elements as a scan output instead"
+            )
         self.captured = _Captured(r, own)
         captured = [t for t in self.captured.values() if t.key in live]
         up = {k for k in floating if r.wanted(first + k)}

@@ -84,7 +84,7 @@ class Reverse(Graph):
         """
         assert t.value is not None
         record = t.record
-        if record is None or record.op in _RANDOM or t.value.is_graph_input():
+        if record is None or t.value.is_graph_input() or draws(record):
             return False
         if record.op not in BODIES and self._is_fixed(t.value):
             return True
@@ -93,7 +93,7 @@ class Reverse(Graph):
     def is_steady(self, t: Tensor) -> bool:
         """Whether the value has one shape in all iterations."""
         known = t.dims
-        return known is not None and all(not dims.is_anonymous(d) or d in self._steady for d in known)
+        return known is not None and all(isinstance(d, int) or d in self._steady for d in known)
 
     def _make_again(self, t: Tensor) -> Tensor:
         record = t.record
@@ -266,6 +266,14 @@ class ReverseScan(Reverse):
         outer = self.parent.capture(outer)
         self.scanned.append((outer, direction, axis))
         return self.input("element", like.dtype, like.dims if like.dims is not None else without(outer.dims, axis))
+
+
+def draws(record: Record) -> bool:
+    """Whether the operator draws at random, so that doing it again would give something else."""
+    if record.op in _RANDOM:
+        return True
+    bodies = [a for a in record.attributes.values() if isinstance(a, ir.Graph)]
+    return any(node.op_type in _RANDOM for body in bodies for node in ir.traversal.RecursiveGraphIterator(body))
 
 
 def _at(record: Record, name: str, place: int) -> int:

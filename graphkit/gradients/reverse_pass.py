@@ -8,7 +8,7 @@ from graphkit import dtypes, interpreter
 from graphkit.body_types import body_of
 from graphkit.core import Key, Record, Tensor
 from graphkit.errors import GradientError
-from graphkit.gradients.reverse import Reverse
+from graphkit.gradients.reverse import Reverse, draws
 from graphkit.gradients.table import PULLBACK, reason_against
 from graphkit.graph import Graph
 
@@ -31,7 +31,7 @@ def own_record(r: Record) -> Record:
         if graph is home:
             return r
         if isinstance(graph, Reverse) and graph.forward is home:
-            return graph.emitted(r) if graph.stacking else r
+            return graph.emitted(r) if graph.stacking and not draws(r) else r
         graph = graph.parent
     raise GradientError(f"{r.describe()} belongs to another trace")
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import graphkit as gk
+from graphkit.errors import GradientError
 from graphkit.runtime import run
 from graphkit.testing import check_gradients
 from tests.gradients.models import check_model, gradient_model, model_of
@@ -271,3 +272,50 @@ def test_an_integer_state_carries_no_gradient():
 def test_weights_of_a_branch_that_is_not_taken_get_zeros():
     found = gradient_model(model_of(IF), ["w"])
     assert not run(found, {"x": X, "w": W, "p": NO}, optimizations=False)["w_grad"].any()
+
+
+def test_random_draws_in_an_inner_loop_are_not_drawn_again():
+    """What the reverse pass reads is what the forward pass drew: the gradient of sum(x mask) is the mask."""
+
+    def loss(x):
+        def inner(carry, e):
+            return carry, gk.op.Dropout(e * x, 0.5, True)
+
+        def outer(carry, e):
+            return carry, gk.scan(inner, carry, e)[1]
+
+        y = gk.scan(outer, gk.tensor(0.0), gk.op.Expand(gk.op.ReduceMean(x * 0.0 + 1.0), [3, 4]))[1]
+        return y.sum(), y
+
+    def both(x):
+        (_, y), g = gk.value_and_grad(loss, has_aux=True)(x)
+        return y, g
+
+    model = gk.trace(both, gk.spec("float32", [5]), input_names=["x"])
+    y, g = run(model, {"x": np.ones(5, dtype=np.float32)}, optimizations=False).values()
+    assert 0 < (y == 0).sum() < y.size
+    np.testing.assert_allclose(g, y.sum((0, 1)), rtol=1e-6)
+
+
+def test_a_stopped_gradient_stays_stopped_in_a_loop_that_is_run_again():
+    def f(w, xs):
+        def inner(h, e):
+            return h * w + gk.stop_gradient(h * w) * e, None
+
+        return gk.scan(lambda h, x: (gk.scan(inner, h, gk.op.Unsqueeze(x, [1]))[0], h), w, xs)[1]
+
+    check_gradients(f, [W, TIMES], numeric=False)
+
+
+def test_a_sequence_that_is_carried():
+    text = """g (double[3] x, int64 n) => (double loss) {
+      empty = SequenceEmpty<dtype = 11>()
+      s = Loop<body = b (int64 i, bool ci, seq(double[3]) si) => (bool co, seq(double[3]) so) {
+        co = Identity(ci) t = Sin(x) so = SequenceInsert(si, t)
+      }>(n, "", empty)
+      place = Constant<value = int64 {0}>()
+      all = SequenceAt(s, place)
+      loss = ReduceSum<keepdims = 0>(all)
+    }"""
+    with pytest.raises(GradientError, match="through a sequence"):
+        gradient_model(model_of(text), ["x"])
