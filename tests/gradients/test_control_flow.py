@@ -317,5 +317,5 @@ def test_a_sequence_that_is_carried():
       all = SequenceAt(s, place)
       loss = ReduceSum<keepdims = 0>(all)
     }"""
-    with pytest.raises(GradientError, match="through a sequence"):
+    with pytest.raises(GradientError, match="sequence"):
         gradient_model(model_of(text), ["x"])
