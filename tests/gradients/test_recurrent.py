@@ -7,6 +7,7 @@ import pytest
 
 import graphkit as gk
 from graphkit.runtime import run
+from tests.gradients.models import gradient_model, model_of
 
 rng = np.random.default_rng(0)
 T, B, N, H = 4, 3, 2, 3
@@ -262,3 +263,37 @@ def test_as_pytorch(op):
     mine = [torch_order(part, op, torch) for part in np.split(b.grad.numpy()[0], 2)]
     np.testing.assert_allclose(mine[0], layer.bias_ih_l0.grad, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(mine[1], layer.bias_hh_l0.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_batch_first(op):
+    """layout=1, which the runtime has no kernel for: read with time first, gradients included."""
+    arrays = [a.astype(np.float32) for a in inputs_for(op, {}) if a is not None]
+    outputs = 3 if op == "LSTM" else 2
+    turned = [a.transpose(1, 0, 2) if n in (0, 4, 5) else a for n, a in enumerate(arrays)]
+
+    def loss(*tensors):
+        ys = getattr(gk.op, op)(*tensors[:4], None, *tensors[4:], hidden_size=H, outputs=outputs)
+        return sum((gk.op.Sin(y).sum() * (n + 1.0) for n, y in enumerate(ys[1:])), (ys[0] * ys[0]).sum())
+
+    expected = gk.grad(loss, range(len(arrays)))(*map(gk.tensor, arrays))
+    names = ["x", "w", "r", "b", "", "h", "c"][: 5 + outputs - 1]
+    given = [n for n in names if n]
+    inputs = ", ".join(f"float[{', '.join(map(str, a.shape))}] {n}" for n, a in zip(given, turned, strict=True))
+    ys = ["y", "yh", "yc"][:outputs]
+    parts = "".join(f"s{n} = Sin({y}) p{n} = ReduceSum<keepdims = 0>(s{n}) k{n} = Constant<value = float {{{n}.0}}>() "
+                    f"q{n} = Mul(p{n}, k{n}) " for n, y in enumerate(ys) if n)  # fmt: skip
+    text = f"""g ({inputs}) => (float loss) {{
+      {", ".join(ys)} = {op}<hidden_size = {H}, layout = 1>({", ".join(n or '""' for n in names)})
+      q0 = ReduceSumSquare<keepdims = 0>(y) {parts}
+      loss = Sum({", ".join(f"q{n}" for n in range(outputs))})
+    }}"""
+    model = model_of(text)
+    feeds = dict(zip(given, turned, strict=True))
+    got = run(gradient_model(model, given), feeds, optimizations=False)
+    loaded = {n: gk.tensor(a, requires_grad=True) for n, a in feeds.items()}
+    gk.load(model)(**loaded).backward()
+    for n, g in zip(given, expected, strict=True):
+        want = g.numpy().transpose(1, 0, 2) if n in ("x", "h", "c") else g.numpy()
+        np.testing.assert_allclose(got[f"{n}_grad"], want, rtol=1e-4, atol=1e-5, err_msg=n)
+        np.testing.assert_allclose(loaded[n].grad.numpy(), want, rtol=1e-4, atol=1e-5, err_msg=n)
