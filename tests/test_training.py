@@ -177,6 +177,40 @@ def test_training_batch_norm_of_a_file_moves_its_statistics():
     np.testing.assert_allclose(trainer.state()["rm"], 0.9 * np.array([0.5, -1]) + 0.1 * x.mean(0), rtol=1e-5)
 
 
+DROPOUT = """g (float[N, 64] x) => (float[N, 64] y, float loss) <float[64] w, float r = {0.25}, bool t = {1}>
+{p = Mul(x, w) y, m = Dropout<seed=7>(p, r, t) loss = ReduceSum<keepdims=0>(y)}"""
+
+
+def dropout_model() -> onnx.ModelProto:
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> ' + DROPOUT.replace("float[64] w, ", ""))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(64, "f"), "w"))
+    return model
+
+
+def test_dropout_of_a_file_uses_one_mask_and_is_resumed(tmp_path):
+    def fresh() -> gk.Trainer:
+        return gk.Trainer(build(dropout_model(), "loss", optim.SGD(1.0)), threads=1)
+
+    x = np.ones((1, 64), "f")
+    straight = fresh()
+    before = straight.state()["w"]
+    loss = straight.step({"x": x})["loss"]
+    gradient = before - straight.state()["w"]
+    assert set(np.unique(gradient)) == {np.float32(0), np.float32(4 / 3)}
+    np.testing.assert_allclose(gradient.sum(), loss, rtol=1e-6)  # x and w are all ones: the gradient is the output
+    assert len(straight.graph.buffers) == 1
+    losses = [loss] + [straight.step({"x": x})["loss"] for _ in range(5)]
+    first = fresh()
+    got = [first.step({"x": x})["loss"] for _ in range(3)]
+    first.save(tmp_path / "s.safetensors")
+    second = fresh()
+    second.load(tmp_path / "s.safetensors")
+    assert got + [second.step({"x": x})["loss"] for _ in range(3)] == losses
+    np.testing.assert_array_equal(straight.evaluate({"x": x})["y"], x * straight.state()["w"])
+    made = straight.graph.inference(straight.state())
+    assert not any(node.op_type == "Dropout" and len(node.inputs) > 2 for node in made.graph)
+
+
 UNUSED = """g (float[2] x) => (float loss, float[2] other)
 <float[2] w = {1, 2}, float[2] frozen = {3, 4}, float[2] side = {5, 6}>
 {h = Mul(x, w) y = Add(h, frozen) loss = ReduceSum<keepdims=0>(y) other = Mul(x, side)}"""

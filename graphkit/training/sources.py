@@ -18,6 +18,7 @@ from graphkit.nn import Module
 from graphkit.optimizers import to_inference
 from graphkit.optimizers.add_gradients import differentiable_graph
 from graphkit.tracing import PARAMETERS, Spec
+from graphkit.training.randomness import carry_dropout
 
 __all__ = ["FileSource", "ModuleSource", "Opened", "Source"]
 
@@ -152,12 +153,16 @@ class FileSource(Source):
         own = self.model.clone() if training else to_inference(self.model)
         assert isinstance(own, ir.Model)
         graph = differentiable_graph(own)
+        keys = carry_dropout(graph) if training else {}
+        if keys:
+            graph = Graph.adopt(own)
         initializers = graph.graph.initializers
         for value in [v for v in graph.graph.inputs if v.name in initializers]:
             graph.graph.inputs.remove(value)  # a default that nobody is asked to override
         outputs = {str(v.name): graph.tensor(v) for v in graph.graph.outputs}
         graph.graph.outputs.clear()
         running, buffers = _running_statistics(graph)
+        buffers |= {name: (graph.tensor(initializers[name]), graph.tensor(v)) for name, v in keys.items()}
         declared = _declared_parameters(own)
         opened = Opened(graph, outputs, None, {}, buffers)
         tensors = list(outputs.values())
