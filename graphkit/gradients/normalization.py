@@ -73,12 +73,12 @@ def layer_normalization(
 
     def input_gradient() -> Tensor:
         total = None if up is None else normalized_gradient(apply1("Mul", up, widened(scale)), z, inv, axes)
-        count = element_count(x, axes)
         if g_mean is not None:
-            part = divide_by_count(g_mean.astype(wide.dtype), count)
+            part = divide_by_count(g_mean.astype(wide.dtype), element_count(x, axes))
             total = apply1("Add", apply1("Mul", z, number(0, z)) if total is None else total, part)
         if g_inv is not None:
-            slope = apply1("Mul", apply1("Mul", inv, inv), divide_by_count(g_inv.astype(wide.dtype), count))
+            share = divide_by_count(g_inv.astype(wide.dtype), element_count(x, axes))
+            slope = apply1("Mul", apply1("Mul", inv, inv), share)
             part = apply1("Mul", slope, z)
             total = apply1("Neg", part) if total is None else apply1("Sub", total, part)
         assert total is not None

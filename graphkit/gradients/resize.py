@@ -66,6 +66,8 @@ def _kept(r: Record, x: Tensor, n: int, axis: int) -> bool:
         half = len(roi) // 2
         if roi[n] != 0 or roi[half + n] != 1:
             return False
+    elif axis == 0 and (x.rank or 0) > 3 and r.attribute("mode", "nearest") != "nearest":
+        return True  # no runtime interpolates between images of a batch
     if _has_scales(r):
         scales = _scales(r)
         return scales is not None and float(scales[n]) == 1.0

@@ -13,9 +13,13 @@ import numpy as np
 from graphkit import dims, dtypes
 from graphkit.core import Record, Tensor
 from graphkit.dims import Dims, is_static, same, same_dims
+from graphkit.eager import EAGER
 from graphkit.errors import GradientError
 from graphkit.interpreter import apply1
 from graphkit.methods import constant_ints
+
+SMALL = 1024
+_SETTINGS = frozenset("Add Cast Ceil Concat Div Floor Gather Identity Mul Reshape Slice Squeeze Sub Unsqueeze".split())
 
 
 def constant(value: Any, dtype: dtypes.DType) -> Tensor:
@@ -30,8 +34,25 @@ def static_value(t: Tensor | None) -> Any:
     if t is None:
         return None
     if t.graph is not None and t.value is not None:
-        return t.graph.array_of(t)
+        found = t.graph.array_of(t)
+        return _folded(t) if found is None else found
     return t._array
+
+
+def _folded(t: Tensor, depth: int = 8) -> Any:
+    """The values of a small tensor made of constants alone, as exporters write axes, sizes and scales."""
+    r = t.record
+    if r is None or r.domain or r.op not in _SETTINGS or not depth or t.graph is None or t.rank not in (0, 1):
+        return None
+    values = []
+    for i in r.inputs:
+        known = None if i is None else t.graph.array_of(i)
+        if known is None and i is not None:
+            known = _folded(i, depth - 1)
+        if known is None or known.size > SMALL:
+            return None
+        values.append(Tensor(known))
+    return EAGER.apply(r.op, values, r.attributes, 1, "")[t.index]._array
 
 
 def static_ints(t: Tensor | None) -> list[int] | None:
