@@ -78,9 +78,17 @@ def _crop(x: Tensor, g: Tensor, pads: Tensor) -> Tensor:
 def _fold_axis(g: Tensor, axis: int, x: Tensor, pads: Tensor, mode: str) -> Tensor:
     """Add what the borders of one axis copied back to where it was copied from.
 
-    A product with the one-hot matrix of the positions that were read adds up every copy, in any order of threads.
+    A product with the one-hot matrix of the positions that were read adds up every copy, in any order of threads. It
+    is as large as the square of the extent, so that on a long axis the borders are added piece by piece.
     """
-    assert x.rank is not None
+    assert x.rank is not None and x.dims is not None
+    known, extent = static_ints(pads), x.dims[axis]
+    short = isinstance(extent, int) and extent <= LITERAL_EXTENT
+    if known is not None and not short:
+        before, after = known[axis], known[x.rank + axis]
+        once = mode != "wrap" or (isinstance(extent, int) and max(before, after) <= extent)
+        if min(before, after) >= 0 and once:
+            return _fold_borders(g, axis, x, before, after, mode)
     if axis == x.rank - 2:
         return apply1("MatMul", _copies(axis, x, pads, mode, g, transposed=True), g)
     matrix = _copies(axis, x, pads, mode, g, transposed=False)
@@ -89,6 +97,48 @@ def _fold_axis(g: Tensor, axis: int, x: Tensor, pads: Tensor, mode: str) -> Tens
     perm = [n for n in range(x.rank) if n != axis] + [axis]
     folded = apply1("MatMul", apply1("Transpose", g, perm=perm), matrix)
     return apply1("Transpose", folded, perm=[perm.index(n) for n in range(x.rank)])
+
+
+def _fold_borders(g: Tensor, axis: int, x: Tensor, before: int, after: int, mode: str) -> Tensor:
+    """The middle of g, and what lies before and behind it where it came from, which overlaps itself nowhere.
+
+    A reflection reaches less far than the axis is long: no runtime takes more.
+    """
+    assert x.dims is not None
+    axes, extent = constant_ints([axis]), x.dims[axis]
+
+    def part(start: int, end: int, step: int = 1) -> Tensor:
+        return apply1("Slice", g, constant_ints([start]), constant_ints([end]), axes, constant_ints([step]))
+
+    def place(piece: Tensor, first: int, last: int) -> Tensor:
+        """The piece with so many zeros before and behind it; -k stands for the extent less k."""
+        if isinstance(extent, int):
+            ends = [n if n >= 0 else n + extent for n in (first, last)]
+            return pad_zeros(piece, constant_ints(ends), axes)
+        length = apply1("Shape", x, start=axis, end=axis + 1)
+        ends_at_run = [
+            constant_ints([n]) if n >= 0 else apply1("Sub", length, constant_ints([-n])) for n in (first, last)
+        ]
+        return pad_zeros(piece, apply1("Concat", *ends_at_run, axis=0), axes)
+
+    result = part(before, -after if after else _END)
+    if before and mode == "reflect":
+        result = apply1("Add", result, place(part(before - 1, -_END, -1), 1, -1 - before))
+    elif before and mode == "edge":
+        result = apply1("Add", result, place(_sum_along(part(0, before), axes), 0, -1))
+    elif before:
+        result = apply1("Add", result, place(part(0, before), -before, 0))
+    if after and mode == "reflect":
+        result = apply1("Add", result, place(part(-1, -1 - after, -1), -1 - after, 1))
+    elif after and mode == "edge":
+        result = apply1("Add", result, place(_sum_along(part(-after, _END), axes), -1, 0))
+    elif after:
+        result = apply1("Add", result, place(part(-after, _END), 0, -after))
+    return result
+
+
+def _sum_along(t: Tensor, axes: Tensor) -> Tensor:
+    return apply1("ReduceSum", t, axes, keepdims=1)
 
 
 def _copies(axis: int, x: Tensor, pads: Tensor, mode: str, like: Tensor, *, transposed: bool) -> Tensor:
@@ -116,4 +166,5 @@ def read_positions(extent: int, before: int, after: int, mode: str) -> Array:
     return padded
 
 
-LITERAL_EXTENT = 512
+LITERAL_EXTENT = 128
+_END = 2**31 - 1

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import graphkit as gk
+from graphkit.gradients import padding
 from graphkit.testing import check_gradients
 
 op = gk.op
@@ -35,6 +36,25 @@ def test_amounts_that_only_the_run_knows(mode):
     check_gradients(lambda x, p: op.Pad(x, p, mode=mode), [X, np.array([1, 2, 0, 1])], symbolic=layout)
     check_gradients(lambda x, p: op.Pad(x, p, None, np.array([-1]), mode=mode), [X, np.array([1, 2])],
                     symbolic=[["a", "b"], [2]])  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES[1:])
+@pytest.mark.parametrize("pads", [(3, 0), (0, 2), (2, 3), (5, 5)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_long_axes(mode, pads, axis, monkeypatch):
+    monkeypatch.setattr(padding, "LITERAL_EXTENT", 2)
+    x = np.random.default_rng(2).normal(size=(2, 6) if axis else (6, 2))
+    check_gradients(lambda x: op.Pad(x, np.array(pads), None, np.array([axis]), mode=mode), [x], order=2)
+    one = np.random.default_rng(2).normal(size=(1, 3))
+    if mode == "edge":  # of an axis that may have one element
+        check_gradients(lambda x: op.Pad(x, np.array(pads), None, np.array([0]), mode=mode), [one])
+
+
+def test_a_long_axis_makes_no_matrix():
+    f = gk.grad(lambda x: (op.Pad(x, np.array([0, 128, 0, 64]), mode="reflect") ** 2).sum())
+    for length in (44100, "n"):
+        model = gk.trace(f, gk.spec("float32", ["batch", length]))
+        assert not {"MatMul", "Equal", "Range"} & {node.op_type for node in model.graph}
 
 
 @pytest.mark.parametrize("pads", [[1, 0, 0, 2], [0, 0, 0, 0], [-1, 1, 1, -1]])
