@@ -98,7 +98,7 @@ def train_classifier(model: nn.Module, options: argparse.Namespace) -> float:
         print(f"epoch {epoch + 1}: loss {np.mean(losses):.4f}, test accuracy {score:.1%}, {each:.2f} ms a step")
     if options.export:
         if trainer is None:
-            gk.export(model.eval(), [gk.spec("float32", ["batch", *data.train_images.shape[1:]])], options.export)
+            gk.export(model, gk.spec("float32", ["batch", *data.train_images.shape[1:]]), options.export)
         else:
             trainer.export_inference(options.export)
         print(f"wrote {options.export}")

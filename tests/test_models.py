@@ -255,6 +255,16 @@ def test_the_demo(tmp_path, capsys):
     assert str(tmp_path / "loss.svg") in capsys.readouterr().out.replace("\n", "")
 
 
+def test_a_program_exports_the_same_model_either_way(tmp_path, capsys):
+    paths = [tmp_path / "eager.onnx", tmp_path / "graph.onnx"]
+    for path, extra in zip(paths, (["--eager"], []), strict=True):
+        mlp.main(["--epochs", "1", "--batch", "500", "--export", str(path), *extra])
+    assert capsys.readouterr().out.count("epoch 1: loss") == 2
+    x = fashion_mnist.load().test_images[:20]
+    eager, graph = (gk.run(path, [x])["output"] for path in paths)
+    np.testing.assert_allclose(eager, graph, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("module", [mlp, lenet, resnet, gpt, demo, gradient_flow])
 def test_every_program_says_what_it_takes(module, capsys):
     with pytest.raises(SystemExit) as left:

@@ -17,7 +17,7 @@ from graphkit.modelfile import ModelLike, read_model
 from graphkit.nn import Module
 from graphkit.optimizers import to_inference
 from graphkit.optimizers.add_gradients import differentiable_graph
-from graphkit.tracing import PARAMETERS, Spec
+from graphkit.tracing import PARAMETERS, Spec, argument_names
 from graphkit.training.randomness import carry_dropout
 
 __all__ = ["FileSource", "ModuleSource", "Opened", "Source"]
@@ -72,7 +72,7 @@ class ModuleSource(Source):
             inputs = [inputs]
         named: Any = inputs
         if not isinstance(inputs, Mapping):
-            named = dict(zip(_argument_names(module, len(inputs)), inputs, strict=True))
+            named = dict(zip(argument_names(module, len(inputs)), inputs, strict=True))
         self.module = module
         self.specs = {name: _spec(name, given) for name, given in named.items()}
 
@@ -104,12 +104,6 @@ class ModuleSource(Source):
             opened.buffers[name] = (graph.tensor(initializers[name]), new)
             opened.frozen.pop(name, None)
         return opened
-
-
-def _argument_names(module: Any, count: int) -> list[str]:
-    from graphkit.tracing import argument_names as names
-
-    return names(module, count)
 
 
 def _spec(name: str, given: Any) -> Spec:
