@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from graphkit import dtypes
 from graphkit import source as source_lines
+from graphkit.dimension import DimArithmetic
 from graphkit.dims import Dims, Extent
 from graphkit.errors import GradientError, OperatorError, TraceError
 from graphkit.methods import TensorMethods
@@ -256,7 +257,7 @@ class Tensor(TensorMethods):
         return f"Tensor({body}, dtype={dtypes.name(self.dtype)}{grad})"
 
 
-class Dim:
+class Dim(DimArithmetic):
     """A dimension of a traced tensor that is known only when the graph runs.
 
     Arithmetic on it is traced (``b * 2`` is a scalar int64 Tensor) and it may stand in a shape (``x.reshape(b, -1)``).
@@ -315,51 +316,6 @@ class Dim:
 
     def __bool__(self) -> bool:
         return bool(self._refuse("a truth test"))
-
-    def __add__(self, other: Any) -> Tensor:
-        return self.as_tensor().__add__(other)
-
-    def __radd__(self, other: Any) -> Tensor:
-        return self.as_tensor().__radd__(other)
-
-    def __sub__(self, other: Any) -> Tensor:
-        return self.as_tensor().__sub__(other)
-
-    def __rsub__(self, other: Any) -> Tensor:
-        return self.as_tensor().__rsub__(other)
-
-    def __mul__(self, other: Any) -> Tensor:
-        return self.as_tensor().__mul__(other)
-
-    def __rmul__(self, other: Any) -> Tensor:
-        return self.as_tensor().__rmul__(other)
-
-    def __floordiv__(self, other: Any) -> Tensor:
-        return self.as_tensor().__floordiv__(other)
-
-    def __rfloordiv__(self, other: Any) -> Tensor:
-        return self.as_tensor().__rfloordiv__(other)
-
-    def __mod__(self, other: Any) -> Tensor:
-        return self.as_tensor().__mod__(other)
-
-    def __rmod__(self, other: Any) -> Tensor:
-        return self.as_tensor().__rmod__(other)
-
-    def __pow__(self, other: Any) -> Tensor:
-        return self.as_tensor().__pow__(other)
-
-    def __rpow__(self, other: Any) -> Tensor:
-        return self.as_tensor().__rpow__(other)
-
-    def __truediv__(self, other: Any) -> Tensor:
-        return self.as_tensor().__truediv__(other)
-
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return self.as_tensor().__rtruediv__(other)
-
-    def __neg__(self) -> Tensor:
-        return -self.as_tensor()
 
     def __repr__(self) -> str:
         return str(self.extent)
