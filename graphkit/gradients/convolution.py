@@ -21,10 +21,11 @@ import numpy as np
 from graphkit.core import Record, Tensor
 from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries
-from graphkit.gradients.shapes import constant, shaped_like, static_ints
+from graphkit.gradients.shapes import constant, reshape_to, shaped_like, static_ints
 from graphkit.gradients.table import gradient
 from graphkit.gradients.windows import (
     Windows,
+    crop,
     extents_of,
     kernel_of,
     padded,
@@ -51,11 +52,30 @@ def conv(r: Record, g: Tensor) -> Entries:
     x, w = r.inputs[0], r.inputs[1]
     assert x is not None and w is not None
     x, w, g = with_kernels(x), with_kernels(w), with_kernels(g)
-    places = windows_of(r, x, kernel_of(r, w))
     group = int(r.attribute("group", 1))
+    if w.dims is not None and spatial(w.dims, len(w.dims) - 2) is None and not r.attribute("kernel_shape"):
+        return _of_unknown_kernel(r, x, w, g, group)
+    places = windows_of(r, x, kernel_of(r, w))
     return (
         lambda: shaped_like(scattered_windows(g, w, x, places, group), x),
         lambda: shaped_like(kernel_gradient(x, g, w, places, group), w),
+        lambda: _bias_gradient(g, places),
+    )
+
+
+def _of_unknown_kernel(r: Record, x: Tensor, w: Tensor, g: Tensor, group: int) -> Entries:
+    """Where the kernel's extents are known only when the graph runs, as in the gradient of a weight's gradient."""
+    assert w.dims is not None
+    n = len(w.dims) - 2
+    if str(r.attribute("auto_pad", "NOTSET")).startswith("SAME"):
+        raise GradientError(f"the gradient of {r.describe()} with auto_pad needs the extents of its kernel")
+    places = windows_of(r, x, (1,) * n)  # of which only strides, dilations and pads are read
+    settings: dict[str, Any] = {"group": group, "strides": list(places.strides), "dilations": list(places.dilations)}
+    if max(places.strides) > 1:
+        settings["output_padding"] = [s - 1 for s in places.strides]
+    return (
+        lambda: shaped_like(crop(apply1("ConvTranspose", g, w, **settings), x, places), x),
+        lambda: shaped_like(_by_convolution(x, g, w, places, group, exact=False), w),
         lambda: _bias_gradient(g, places),
     )
 
@@ -78,7 +98,7 @@ def kernel_gradient(x: Tensor, g: Tensor, w: Tensor, places: Windows, group: int
     known = spatial(x.dims, places.axes) is not None and spatial(g.dims, places.axes) is not None
     # Of extents that are not known the convolution has no gradient in turn, so that only the gain in nodes counts.
     if size > MANY_OFFSETS or (size > 1 and channels == group and known):
-        return _by_convolution(x, g, w, places, group)
+        return _by_convolution(x, g, w, places, group, exact=_reads_all(x, g, places))
     p = padded(x, places)
     if group > 1 and channels == group == outputs:
         return _depthwise(p, g, places, channels)
@@ -101,12 +121,11 @@ def _reads_all(x: Tensor, g: Tensor, places: Windows) -> bool:
     return all(n + b + e - r < d for n, b, e, r, d in sizes)
 
 
-def _by_convolution(x: Tensor, g: Tensor, w: Tensor, places: Windows, group: int) -> Tensor:
-    """Images as channels, and the cotangent as a kernel as large as they are; channels of a group as images."""
-    n, outputs, inner = places.axes, _channels(w, 0), _channels(w, 1)
+def _by_convolution(x: Tensor, g: Tensor, w: Tensor, places: Windows, group: int, *, exact: bool) -> Tensor:
+    """Images as channels, and the cotangent as a kernel; ``exact``: no more offsets come out than the kernel has."""
+    n, inner = places.axes, _channels(w, 1) if group > 1 else 0
     swap, axes = [1, 0, *range(2, 2 + n)], list(range(2, 2 + n))
     settings: dict[str, Any] = {"strides": list(places.dilations), "dilations": list(places.strides)}
-    exact = _reads_all(x, g, places)
     if places.pads is None or min(places.pads) < 0:
         x = padded(x, places)
     elif any(places.pads):
@@ -124,10 +143,9 @@ def _by_convolution(x: Tensor, g: Tensor, w: Tensor, places: Windows, group: int
         rows = apply1("Reshape", rows, _joined([inner, -1], extents))
     whole = apply1("Conv", rows, apply1("Transpose", g, perm=swap), **settings)  # [inner, outputs, *kernel or more]
     if not exact:
-        ends, begins = constant_ints(places.kernel), constant_ints([0] * n)
-        whole = apply1("Slice", whole, begins, ends, constant_ints(axes))
-    if inner == 1:
-        return apply1("Reshape", whole, constant_ints([outputs, 1, *places.kernel]))
+        whole = apply1("Slice", whole, constant_ints([0] * n), extents_of(w), constant_ints(axes))
+    if inner == 1 or (w.dims is not None and w.dims[1] == 1):
+        return reshape_to(whole, w)
     return apply1("Transpose", whole, perm=swap)
 
 

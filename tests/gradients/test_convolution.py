@@ -226,3 +226,21 @@ def test_bfloat16_goes_back_by_kernels_that_exist():
     for node in model.graph:
         if node.op_type in {"ConvTranspose", "Resize", "Pad"}:
             assert node.inputs[0].dtype.name == "FLOAT"
+
+
+@pytest.mark.parametrize("name", ["1d", "2d large", "2d unread rows and pads", "2d dilated, strided, padded"])
+def test_a_kernel_known_only_at_run_time(name):
+    x, w, attributes = CONV[name]
+    spatial = [f"k{n}" for n in range(len(w) - 2)]
+    check_gradients(
+        lambda x, w: gk.op.Conv(x, w, **attributes), [draw(*x), draw(*w)], numeric=False,
+        symbolic=[["n", x[1], *(f"s{n}" for n in range(len(x) - 2))], [*w[:2], *spatial]],
+    )  # fmt: skip
+
+
+def test_many_offsets_twice_with_unknown_extents():
+    x, w, attributes = CONV["2d large"]
+    check_gradients(
+        lambda x, w: gk.op.Conv(x, w, **attributes), [draw(*x), draw(*w)], order=2, numeric=False,
+        symbolic=[["n", 2, "h", "w"], w], tolerance=(1e-3, 1e-4),
+    )  # fmt: skip

@@ -279,3 +279,16 @@ def test_few_nodes():
     assert nodes(lambda x: OP.MaxPool(x, kernel_shape=[3, 3])) <= common + 8
     assert nodes(lambda x: OP.AveragePool(x, kernel_shape=[2, 2], strides=[2, 2])) <= common + 2
     assert nodes(lambda x: OP.AveragePool(x, kernel_shape=[3, 3])) <= common + 4
+
+
+@pytest.mark.parametrize("name", ["2d overlapping", "2d side by side"])
+def test_threads_do_not_change_the_sums(name):
+    shape, attributes = MAX[name]
+    shape = (8, 16, *(8 * n for n in shape[2:]))
+    x = RANDOM.standard_normal(shape).astype(np.float32)
+    f = lambda x: OP.MaxPool(x, **attributes)
+    model = gk.trace(gk.grad(lambda x: (f(x) * f(x)).sum()), gk.spec("float32", ["n", *shape[1:]]), input_names=["x"])
+    (one,) = gk.run(model, {"x": x}, threads=1).values()
+    for _ in range(20):
+        (four,) = gk.run(model, {"x": x}, threads=4).values()
+        np.testing.assert_array_equal(four, one)
