@@ -153,7 +153,7 @@ class Eager:
     def _prepare(
         self, op: str, arrays: list[Any], attributes: Attributes, outputs: int, domain: str
     ) -> tuple[Kernel, tuple[str, ...]]:
-        opset = opset_for(op, domain, frozenset(attributes))
+        opset = opset_for(op, domain, frozenset(attributes), len(arrays))
         model, names = _one_node_model(op, arrays, attributes, outputs, domain, opset)
         wanted = [o.name for o in model.graph.output]
         try:

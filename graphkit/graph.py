@@ -278,7 +278,7 @@ class Graph:
         self, op: str, inputs: Sequence[Tensor | None], attributes: Attributes | None, outputs: int, domain: str
     ) -> tuple[Tensor, ...]:
         given = dict(attributes) if attributes else {}
-        self._ensure_opset(op, given, domain)
+        self._ensure_opset(op, given, domain, len(inputs))
         captured = [None if t is None else self.capture(t) for t in inputs]
         node = ir.Node(
             domain, op, [None if t is None else t.value for t in captured],
@@ -310,12 +310,12 @@ class Graph:
             t.record, t.index = record, index
         return tuple(made)
 
-    def _ensure_opset(self, op: str, attributes: dict[str, Any], domain: str) -> None:
+    def _ensure_opset(self, op: str, attributes: dict[str, Any], domain: str, inputs: int) -> None:
         root = self.root
         if domain:
             root.graph.opset_imports.setdefault(domain, 1)
             return
-        needed = schemas.opset_for(op, "", frozenset(attributes))
+        needed = schemas.opset_for(op, "", frozenset(attributes), inputs)
         if needed > root._opset:
             root._opset = root.graph.opset_imports[""] = needed
 

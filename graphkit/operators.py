@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,8 @@ def _make(name: str, domain: str) -> Operator:
     many = returns_many(first)
 
     def function(*inputs: Any, outputs: int | None = None, **named: Any) -> Any:
-        schema = schemas.schema(name, domain, frozenset(k for k in named if k in _newer_attributes(name)))
+        given = frozenset(k for k in named if k in _newer_attributes(name))
+        schema = schemas.schema(name, domain, given, max(len(inputs), _last_named(name, named)))
         attributes, tensors = _sort(name, schema, inputs, named)
         count = _output_count(name, schema, outputs, attributes, tensors)
         results = apply(name, tensors, attributes, count, domain)
@@ -77,6 +79,21 @@ def _make(name: str, domain: str) -> Operator:
 def _newer_attributes(name: str) -> frozenset[str]:
     newest = schemas.schema_at(name, "", schemas.NEWEST_OPSET)
     return frozenset(newest.attributes) if newest is not None else frozenset()
+
+
+def _last_named(name: str, named: Mapping[str, Any]) -> int:
+    """How many inputs the newest form of an operator must have, for those that are given by name to be among them."""
+    if not named:
+        return 0
+    places = _input_places(name)
+    return max((places.get(key, 0) for key in named), default=0)
+
+
+@cache
+def _input_places(name: str) -> dict[str, int]:
+    """The place of each input of an operator's newest form, counted from 1."""
+    newest = schemas.schema_at(name, "", schemas.NEWEST_OPSET)
+    return {} if newest is None else {i.name: n for n, i in enumerate(newest.inputs, 1)}
 
 
 def returns_many(schema: schemas.Schema) -> bool:

@@ -41,15 +41,15 @@ def schema_at(op: str, domain: str, opset: int) -> Schema | None:
 
 
 @cache
-def opset_for(op: str, domain: str = "", attributes: frozenset[str] = frozenset()) -> int:
-    """The opset at which graphkit writes an operator used with these attributes."""
+def opset_for(op: str, domain: str = "", attributes: frozenset[str] = frozenset(), inputs: int = 0) -> int:
+    """The opset at which graphkit writes an operator used with these attributes and this many inputs."""
     if domain:
         return 1
     if op in WITHOUT_SCHEMA:
         return WORKING_OPSET
     for opset in range(WORKING_OPSET, NEWEST_OPSET + 1):
         found = schema_at(op, domain, opset)
-        if found is not None and attributes <= found.attributes.keys():
+        if found is not None and attributes <= found.attributes.keys() and inputs <= found.max_input:
             return opset
     for opset in range(WORKING_OPSET, NEWEST_OPSET + 1):
         found = schema_at(op, domain, opset)
@@ -64,9 +64,9 @@ def opset_for(op: str, domain: str = "", attributes: frozenset[str] = frozenset(
 
 
 @cache
-def schema(op: str, domain: str = "", attributes: frozenset[str] = frozenset()) -> Schema:
+def schema(op: str, domain: str = "", attributes: frozenset[str] = frozenset(), inputs: int = 0) -> Schema:
     """The schema that graphkit uses for an operator; OperatorError for a name that ONNX does not have."""
-    found = schema_at(op, domain, opset_for(op, domain, attributes))
+    found = schema_at(op, domain, opset_for(op, domain, attributes, inputs))
     if found is None:
         raise OperatorError(f"no operator {domain or 'ai.onnx'}.{op} is known ({here()})")
     return found

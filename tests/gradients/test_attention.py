@@ -161,6 +161,20 @@ def test_valid_lengths(causal):
         )
 
 
+def test_the_opset_follows_the_inputs():
+    """Opset 23 has no nonpad_kv_seqlen: given by place or by name, it makes the graph one of opset 24."""
+    lengths = np.array([4, 6])
+    arrays = [a.astype("f") for a in (Q, K, V)]
+    by_place = op.Attention(*arrays, None, None, None, lengths)
+    np.testing.assert_array_equal(op.Attention(*arrays, nonpad_kv_seqlen=lengths).numpy(), by_place.numpy())
+    f = gk.grad(lambda q, k, v: op.Attention(q, k, v, nonpad_kv_seqlen=lengths).sum(), (0, 1, 2))
+    model = gk.trace(f, *arrays)
+    assert model.opset_imports[""] == 24
+    traced = run(model, dict(zip("qkv", arrays, strict=True)), optimizations=False)
+    for mine, theirs in zip(traced.values(), f(*map(gk.tensor, arrays)), strict=True):
+        np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_second_order():
     check_gradients(lambda q, k, v: op.Attention(q, k, v, is_causal=1), [Q[:1, :2], K[:1, :2], V[:1, :2]], order=2,
                     symbolic=False)  # fmt: skip
