@@ -6,6 +6,7 @@ kept as they are, and turned into a file and a line only when somebody reads the
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from types import CodeType, FrameType
@@ -14,6 +15,9 @@ from typing import Final
 Location = tuple[CodeType, int]
 
 PACKAGE: Final[str] = os.path.dirname(os.path.abspath(__file__)) + os.sep
+# numpy's frames lie between the user's and ours when its functions are given Tensors and Dims.
+_NUMPY: Final = importlib.util.find_spec("numpy")
+_SKIPPED: Final = (PACKAGE, *(place + os.sep for place in (_NUMPY and _NUMPY.submodule_search_locations) or ()))
 
 
 def user_location() -> Location | None:
@@ -21,7 +25,7 @@ def user_location() -> Location | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(PACKAGE):
+        if not code.co_filename.startswith(_SKIPPED):
             return code, frame.f_lasti
         frame = frame.f_back
     return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,15 +142,50 @@ def record(
 
 
 def parameter_names(f: Any) -> dict[int, str]:
-    """Names for the tensors that a module holds, by their attribute paths."""
-    named = getattr(f, "named_tensors", None)
-    if named is None:
-        owner = getattr(f, "__self__", None) or getattr(f, "__wrapped__", None)
-        if owner is not None and not hasattr(owner, "named_tensors"):
-            return parameter_names(owner)
-        named = getattr(owner, "named_tensors", None)
-    pairs: Any = named() if callable(named) else ()
-    return {id(t): name for name, t in pairs}
+    """Names for the tensors that a module holds, by their attribute paths.
+
+    For a function that uses a module, such as ``lambda x: loss(model(x))``, the module's; with the variable's name in
+    front where two modules have equal ones.
+    """
+    modules = {id(m): (variable, m) for variable, m in _modules(f, 3)}
+    found = [(variable, name, t) for variable, m in modules.values() for name, t in m.named_tensors()]
+    owners: dict[str, set[int]] = {}
+    for _, name, t in found:
+        owners.setdefault(name, set()).add(id(t))
+    clash = any(len(tensors) > 1 for tensors in owners.values())
+    names: dict[int, str] = {}
+    for variable, name, t in found:
+        names.setdefault(id(t), f"{variable}.{name}" if clash and variable else name)
+    return names
+
+
+def _modules(f: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """The modules that a function is, is a method of, wraps or uses as variables, with the variables' names."""
+    if _is_module(f):
+        yield "", f
+        return
+    inside = [getattr(f, "__self__", None), getattr(f, "__wrapped__", None)]
+    if isinstance(f, functools.partial):
+        inside += [f.func, *f.args, *f.keywords.values()]
+    for inner in inside:
+        if inner is not None and depth:
+            yield from _modules(inner, depth - 1)
+    code = getattr(f, "__code__", None)
+    if code is None or not depth:
+        return
+    used = {n: f.__globals__[n] for n in code.co_names if n in f.__globals__}
+    for n, cell in zip(code.co_freevars, f.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # a variable that has no value yet
+            used[n] = cell.cell_contents
+    for name, value in used.items():
+        if _is_module(value):
+            yield name, value
+        elif inspect.isfunction(value) and value.__module__ == f.__module__:
+            yield from _modules(value, depth - 1)
+
+
+def _is_module(value: Any) -> bool:
+    return not isinstance(value, type) and callable(getattr(value, "named_tensors", None))
 
 
 def argument_names(f: Callable[..., Any], count: int) -> list[str]:

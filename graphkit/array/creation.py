@@ -102,8 +102,11 @@ def linspace(
     return as_tensor(np.linspace(start, stop, num, endpoint=endpoint).astype(dtypes.as_dtype(dtype or "float32")))
 
 
-def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None) -> Tensor:
+def eye(n_rows: Any, n_cols: Any = None, /, *, k: int = 0, dtype: Any = None, device: Any = None) -> Tensor:
     """Ones on a diagonal."""
+    if isinstance(n_rows, Dim | Tensor) or isinstance(n_cols, Dim | Tensor):
+        rows, columns = arange(n_rows).unsqueeze(1), arange(n_rows if n_cols is None else n_cols)
+        return (rows + k == columns).astype(dtype or "float32")
     return as_tensor(np.eye(n_rows, n_cols, k=k, dtype=dtypes.as_dtype(dtype or "float32")))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -65,6 +66,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "parity": lambda x: x if x.shape[0] % 2 == 0 else -x,
     "and": lambda x: x if (x > 0) and (x < 1) else -x,
     "a static attribute": lambda x: gk.op.TopK(x, gk.tensor([1]), axis=x.shape[0]),
+    "numpy's own loops": lambda x: x * np.linspace(0, 1, x.shape[0]).sum(),
     "unnamed equal to unnamed": lambda x: x if x[x[:, 0] > 0].shape[0] == x[x[:, 1] > 0].shape[0] else -x,
 }  # fmt: skip
 
@@ -101,6 +103,7 @@ DYNAMIC: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "a power": (lambda x: x * x.shape[0] ** 2, lambda a: a * len(a) ** 2),
     "zeros": (lambda x: gk.array.zeros((x.shape[0], 2)), lambda a: np.zeros((len(a), 2), F)),
     "mean": (lambda x: x.mean(0), lambda a: a.mean(0)),
+    "eye": (lambda x: gk.array.eye(x.shape[0], k=1), lambda a: np.eye(len(a), k=1, dtype=F)),
     "flatten": (lambda x: x[None].flatten(1), lambda a: a.reshape(1, -1)),
     "stacked dims": (lambda x: gk.op.Expand(x[:1], [x.shape[0] + 1, 3]), lambda a: np.repeat(a[:1], len(a) + 1, 0)),
 }  # fmt: skip
@@ -308,6 +311,24 @@ def test_attribute_paths_name_parameters_equal_ones_stay_two_a_shared_one_stays_
         gk.trace(lambda x: Tied()(x).sum(), SPEC, output_names=["loss"]), of="loss", wrt=["x"]
     )
     onnx.checker.check_model(ir.to_proto(with_gradients), full_check=True)
+
+
+FIRST, SECOND = Tied(), Tied()
+
+
+def loss_of(module: Any, x: Any) -> Any:
+    return module(x).sum()
+
+
+def test_a_function_that_uses_a_module_keeps_its_names() -> None:
+    module = Tied()
+    expected = ["layer.first", "layer.second", "matmul"]
+    for f in (lambda x: module(x).sum(), module.__call__, functools.partial(module), gk.checkpoint(lambda x: module(x)),
+              lambda x: loss_of(FIRST, x), functools.partial(loss_of, FIRST)):  # fmt: skip
+        model = gk.trace(f, SPEC, input_names=["x"])
+        assert sorted(n for n in model.graph.initializers if not n.startswith("constant")) == expected
+    both = gk.trace(lambda x: FIRST(x) + SECOND(x), SPEC)
+    assert sorted(both.graph.initializers) == [f"{m}.{n}" for m in ("FIRST", "SECOND") for n in expected]
 
 
 def test_a_tensors_own_name_and_equal_names() -> None:
