@@ -93,15 +93,12 @@ def kernel_gradient(x: Tensor, g: Tensor, w: Tensor, places: Windows, group: int
         g: one value a window, [batch, outputs, *windows].
         w: the weight itself, for its dims.
     """
-    outputs, channels = _channels(w, 0), group * _channels(w, 1)
     size = math.prod(places.kernel)
-    known = spatial(x.dims, places.axes) is not None and spatial(g.dims, places.axes) is not None
-    # Of extents that are not known the convolution has no gradient in turn, so that only the gain in nodes counts.
-    if size > MANY_OFFSETS or (size > 1 and channels == group and known):
+    inner = w.dims[1] if w.dims is not None else None  # unknown where the weight is itself a cotangent, a batch
+    if size > MANY_OFFSETS or not isinstance(inner, int) or (size > 1 and inner == 1):
         return _by_convolution(x, g, w, places, group, exact=_reads_all(x, g, places))
+    outputs, channels = _channels(w, 0), group * inner
     p = padded(x, places)
-    if group > 1 and channels == group == outputs:
-        return _depthwise(p, g, places, channels)
     counts = spatial(g.dims, places.axes)
     extents = spatial(p.dims, places.axes)
     small = counts is not None and math.prod(counts) * math.prod(places.kernel) * channels <= GATHER_LIMIT
@@ -123,7 +120,7 @@ def _reads_all(x: Tensor, g: Tensor, places: Windows) -> bool:
 
 def _by_convolution(x: Tensor, g: Tensor, w: Tensor, places: Windows, group: int, *, exact: bool) -> Tensor:
     """Images as channels, and the cotangent as a kernel; ``exact``: no more offsets come out than the kernel has."""
-    n, inner = places.axes, _channels(w, 1) if group > 1 else 0
+    n, single = places.axes, w.dims is not None and w.dims[1] == 1
     swap, axes = [1, 0, *range(2, 2 + n)], list(range(2, 2 + n))
     settings: dict[str, Any] = {"strides": list(places.dilations), "dilations": list(places.strides)}
     if places.pads is None or min(places.pads) < 0:
@@ -135,18 +132,17 @@ def _by_convolution(x: Tensor, g: Tensor, w: Tensor, places: Windows, group: int
     else:
         settings["group"] = group
         extents = extents_of(x)
-        if inner == 1:
+        if single:
             rows = apply1("Transpose", x, perm=swap)
+            rows = apply1("Reshape", rows, _joined([1, -1], extents))
         else:
-            rows = apply1("Reshape", x, _joined([0, group, inner], extents))
+            rows = apply1("Reshape", x, _joined([0, group, -1], extents))
             rows = apply1("Transpose", rows, perm=[2, 1, 0, *range(3, 3 + n)])
-        rows = apply1("Reshape", rows, _joined([inner, -1], extents))
+            rows = apply1("Reshape", rows, _joined([0, -1], extents))
     whole = apply1("Conv", rows, apply1("Transpose", g, perm=swap), **settings)  # [inner, outputs, *kernel or more]
     if not exact:
         whole = apply1("Slice", whole, constant_ints([0] * n), extents_of(w), constant_ints(axes))
-    if inner == 1 or (w.dims is not None and w.dims[1] == 1):
-        return reshape_to(whole, w)
-    return apply1("Transpose", whole, perm=swap)
+    return reshape_to(whole, w) if single else apply1("Transpose", whole, perm=swap)
 
 
 def _joined(first: Sequence[int], extents: Tensor) -> Tensor:
@@ -257,20 +253,6 @@ def _by_offset(p: Tensor, g: Tensor, places: Windows, group: int, channels: int,
     whole = apply1("Concat", *parts, axis=0)
     stacked = apply1("Reshape", whole, constant_ints([*places.kernel, outputs, inner]))
     return apply1("Transpose", stacked, perm=[n, n + 1, *range(n)])
-
-
-def _depthwise(p: Tensor, g: Tensor, places: Windows, channels: int) -> Tensor:
-    """One channel in, one out: products element by element, and a sum for each channel."""
-    axes = constant_ints([0, *range(2, 2 + places.axes)])
-    parts = [
-        apply1("ReduceSum", apply1("Mul", window_slice(p, places, offset), g), axes, keepdims=0)
-        for offset in _offsets(places)
-    ]
-    shape = constant_ints([channels, 1, *places.kernel])
-    if len(parts) == 1:
-        return apply1("Reshape", parts[0], shape)
-    rows = apply1("Reshape", apply1("Concat", *parts, axis=0), constant_ints([len(parts), channels]))
-    return apply1("Reshape", apply1("Transpose", rows, perm=[1, 0]), shape)
 
 
 @gradient("ConvTranspose", mixes=True)

@@ -94,6 +94,16 @@ def test_conv_twice(name):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["1d many offsets, groups", "2d one channel", "2d depthwise, strided, dilated"])
+@pytest.mark.parametrize("layout", ["batch", "extents"])
+def test_conv_whose_weight_gradient_is_a_convolution_twice(name, layout):
+    x, w, attributes = CONV[name]
+    check_gradients(
+        lambda x, w: gk.op.Conv(x, w, **attributes), [draw(*x), draw(*w)], symbolic=layouts(x, w)[layout][:2], order=2,
+        numeric=False,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("name", [n for n in CONV if "auto_pad" not in CONV[n][2] and not n.startswith("one")])
 @pytest.mark.torch
 def test_conv_beside_torch(name):
