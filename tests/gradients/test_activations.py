@@ -106,7 +106,8 @@ def test_clip_with_crossed_bounds_is_the_upper_one():
     ("name", "x", "expected"),
     [
         ("Relu", 0.0, 0), ("LeakyRelu", 0.0, 0.01), ("Elu", 0.0, 1), ("Selu", 0.0, 1.0507009873554805),
-        ("Celu", 0.0, 1), ("ThresholdedRelu", 1.0, 0), ("Clip both", -1.0, 1), ("Clip both", 2.0, 1), ("Shrink", 0.5, 0),
+        ("Celu", 0.0, 1), ("ThresholdedRelu", 1.0, 0), ("Clip both", -1.0, 1), ("Clip both", 2.0, 1),
+        ("Shrink", 0.5, 0),
         ("HardSigmoid", 2.5, 0), ("HardSwish", 3.0, 1), ("HardSwish", -3.0, 0),
         ("Elu", np.inf, 1), ("Elu", -np.inf, 0), ("Elu 2", np.inf, 1), ("Selu", np.inf, 1.0507009873554805),
         ("Celu", np.inf, 1), ("HardSwish", np.inf, 1), ("HardSwish", -np.inf, 0), ("Softplus", np.inf, 1),
