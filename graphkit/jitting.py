@@ -1,14 +1,13 @@
 """jit(): a function traced once for each kind of argument, optimized, and run by ONNX Runtime as one session.
 
 What the function reads from outside, such as a module's parameters, becomes an input of the session: it is read anew at
-every call, and gradients flow to it. The gradient of a call is a second session, made the first time that it is asked
-for; and that one is a call like any other, so it has a gradient too.
+every call, and gradients flow to it. The gradient of a call is a second session, which reads what the first one saved.
+A gradient of that gradient is asked of a session that computes the whole again, as a call like any other.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,12 +16,11 @@ import onnx_ir as ir
 
 from graphkit import dtypes, eager, tree
 from graphkit.core import Record, Tensor, as_tensor
-from graphkit.errors import GraphkitError, ModelFileError, TraceError
+from graphkit.errors import GraphkitError, TraceError
 from graphkit.gradients.table import gradient
 from graphkit.graph import Graph
 from graphkit.interpreter import current, using
-from graphkit.modelfile import lowest_ir_version
-from graphkit.runtime import Session
+from graphkit.jit_reverse import ReversePass, Runner, Settings, add_output
 from graphkit.source import here, user_location
 from graphkit.tracing import parameter_names
 from graphkit.transforms import vjp
@@ -81,6 +79,7 @@ class Jitted:
         self.dynamic = dynamic
         self.settings = (optimize, device, threads)
         self._programs: dict[Any, tuple[_Program, tree.Structure]] = {}
+        self._modules: list[Any] | None = None
         functools.update_wrapper(self, f, updated=())
 
     def named_tensors(self) -> Any:
@@ -99,7 +98,7 @@ class Jitted:
         leaves, structure = tree.flatten((args, kwargs))
         tensors: list[Tensor] = []
         fixed: list[Any] = []
-        key: list[Any] = [structure, getattr(self.f, "training", None)]
+        key: list[Any] = [structure, tuple([m.training for m in self._mode()])]
         axes = self._axes(args, len(leaves)) if self.dynamic else None
         for n, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor | np.ndarray):
@@ -121,9 +120,15 @@ class Jitted:
         if found is None:
             found = self._programs[signature] = self._trace(key[2:], fixed, structure)
         program, results = found
-        if program.unfit(tensors):
+        if program.unfit():
             return self.f(*args, **kwargs)
         return tree.unflatten(results, program(tensors))
+
+    def _mode(self) -> list[Any]:
+        """The modules whose mode, training or evaluating, is part of the signature."""
+        if self._modules is None:
+            self._modules = _modules_of(self.f)
+        return self._modules
 
     def _axes(self, args: Sequence[Any], count: int) -> list[Mapping[int, str]]:
         axes: list[Mapping[int, str]] = []
@@ -150,90 +155,106 @@ class Jitted:
         return program, results[0]
 
 
+def _modules_of(f: Any) -> list[Any]:
+    """The modules that a function is, belongs to, or reads from around it, and those inside them."""
+    code, around = getattr(f, "__code__", None), getattr(f, "__globals__", {})
+    reads = [around[n] for n in code.co_names if n in around] if code is not None else []
+    for cell in getattr(f, "__closure__", None) or ():
+        try:
+            reads.append(cell.cell_contents)
+        except ValueError:  # not bound yet
+            continue
+    found: dict[int, Any] = {}
+    for owner in (f, getattr(f, "__self__", None), *reads):
+        if hasattr(owner, "named_modules") and not isinstance(owner, type):
+            found.update({id(m): m for _, m in owner.named_modules()})
+    return list(found.values())
+
+
 class _Program:
     """A flat function of tensors, traced for their dtypes and shapes."""
 
     def __init__(
-        self, flat: Flat, kinds: Sequence[tuple[dtypes.DType, Any]], settings: tuple[bool, str, int | None],
+        self,
+        flat: Flat,
+        kinds: Sequence[tuple[dtypes.DType, Any]],
+        settings: Settings,
         names: Mapping[int, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.flat = flat
         self.kinds = list(kinds)
         self.settings = settings
         self._pulls: dict[Any, _Program] = {}
-        graph = Graph(names=names)
+        self._passes: dict[tuple[int, ...], ReversePass] = {}
+        graph = self.graph = Graph(names=names)
         given = [graph.input(f"x{n}", dtype, shape) for n, (dtype, shape) in enumerate(kinds)]
         with using(graph):
-            results = [graph.capture(t) for t in flat(given)]
-            graph.refuse_leaks(results)
+            self.results = [graph.capture(t) for t in flat(given)]
+            graph.refuse_leaks(self.results)
             updated = [(target, graph.capture(value)) for target, value in graph.updates.values()]
-            self.outputs = len(results)
             self.targets = [target for target, _ in updated]
-            for n, t in enumerate([*results, *(value for _, value in updated)]):
-                _add_output(graph, t, f"y{n}")
+            made = [*self.results, *(value for _, value in updated)]
+            self.outputs = [add_output(graph, t, f"y{n}") for n, t in enumerate(made)]
         self.captured = _captured(graph)
         nodes = ir.traversal.RecursiveGraphIterator(graph.graph)
         self.random = any(node.op_type in _RANDOM and node.domain == "" for node in nodes)
-        self.names = [str(v.name) for v in graph.graph.inputs]
-        model = ir.Model(graph.graph, ir_version=10, producer_name="graphkit")
-        model.ir_version = lowest_ir_version(model)
-        optimize, device, threads = settings
-        if optimize:
-            # the passes stand above this module, so they are asked for by name, once they are needed
-            model = importlib.import_module("graphkit.optimizers").optimize(model, preset="training", verify=False)
-        self._wanted = [str(v.name) for v in model.graph.outputs]
-        self._kept = {v.name for v in model.graph.inputs}
-        self._session: Session | None
-        try:
-            self._session = Session(model, device, threads)
-        except ModelFileError as error:
-            if "no kernel" not in str(error):
-                raise
-            self._session = None  # an operator has no kernel for a dtype; eagerly it has another way
-        self._plain = all(dtypes.to_onnx(d) not in (16, *range(17, 30)) for d, _ in kinds)
+        self.runner = Runner(graph, self.outputs, settings)
 
-    def unfit(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether this call must be made operator by operator.
-
-        The gradient computes the forward pass again, and would draw other random numbers.
-        """
-        if self._session is None:
-            return True
-        levels = eager.recorded_levels()
-        return self.random and any(t._needs & levels for t in (*tensors, *self.captured))
+    def unfit(self) -> bool:
+        """Whether calls must be made operator by operator: some operator has no kernel for a dtype."""
+        return self.runner.session is None
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         inputs = [*tensors, *self.captured]
         arrays = [t._array for t in inputs]
-        feeds = {n: a for n, a in zip(self.names, arrays, strict=True) if n in self._kept}
-        made = self._run(feeds)
-        for target, array in zip(self.targets, made[self.outputs :], strict=True):
-            target._array = array
-            target._version += 1
-        made = made[: self.outputs]
         needs = 0
         for t in inputs:
             needs |= t._needs
-        needs &= eager.recorded_levels()
-        if not needs:
+        levels = eager.recorded_levels()
+        needs &= levels
+        reverse = None
+        if needs:
+            wanted = tuple(n for n, t in enumerate(inputs) if t._needs & levels and dtypes.is_float(t.dtype))
+            reverse = self._reverse(wanted)
+        made = (self.runner if reverse is None else reverse.forward)(arrays)
+        count = len(self.results)
+        for target, array in zip(self.targets, made[count:], strict=False):
+            target._array = array
+            target._version += 1
+        saved, made = made[len(self.outputs) :], made[:count]
+        if reverse is None:
             return [Tensor(a) for a in made]
+        attributes = {"program": self, "reverse": reverse, "wanted": wanted, "saved": len(saved)}
         versions = sum(t._version for t in inputs)
-        record = Record("jit", _DOMAIN, inputs, {"program": self}, made, user_location(), versions, needs=needs)
+        # what the reverse pass reads stands behind the results, where it is let go of with them
+        kept = [*made, *saved, *arrays]
+        record = Record("jit", _DOMAIN, inputs, attributes, kept, user_location(), versions, needs=needs)
         return [Tensor(a, record, n, needs) if dtypes.is_float(a.dtype) else Tensor(a) for n, a in enumerate(made)]
 
-    def _run(self, feeds: dict[str, Any]) -> list[Any]:
-        session = self._session
-        assert session is not None
-        if not self._plain:
-            found = session.run(feeds)
-            return [found[n] for n in self._wanted]
-        try:
-            made: list[Any] = session.runtime_session.run(self._wanted, feeds)
-        except Exception as error:  # noqa: BLE001  # ONNX Runtime's errors share no base class
-            raise session.explain(error, feeds) from None
-        for array in made:
-            array.flags.writeable = False
-        return made
+    def _reverse(self, wanted: tuple[int, ...]) -> ReversePass:
+        found = self._passes.get(wanted)
+        if found is None:
+            found = ReversePass(self.graph, self.results, self.outputs, wanted, self.settings)
+            self._passes[wanted] = found
+        return found
+
+    def pull_saved(self, r: Record, gs: Sequence[Tensor | None], needs: int) -> list[Tensor | None]:
+        """The cotangents of the inputs that needed one, from what the forward session saved."""
+        reverse: ReversePass = r.attributes["reverse"]
+        cotangents = []
+        for n in reverse.places:
+            g = gs[n]
+            cotangents.append(np.zeros_like(r.made[n]) if g is None else g._array)
+        first, second = len(self.results), len(self.results) + r.attributes["saved"]
+        made = reverse(r.made[second:], r.made[first:second], cotangents)
+        answer: list[Tensor | None] = [None] * len(r.inputs)
+        record = None
+        if needs:  # another reverse pass over this one is refused by name: it would draw other random numbers
+            record = Record("gradient of a jitted function that draws at random", _DOMAIN, r.inputs, {}, made, r.source,
+                            sum(t._version for t in r.inputs if t is not None), needs=needs)  # fmt: skip
+        for n, (place, array) in enumerate(zip(r.attributes["wanted"], made, strict=True)):
+            answer[place] = Tensor(array) if record is None else Tensor(array, record, n, needs)
+        return answer
 
     def pull(self, r: Record, gs: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The cotangents of the record's inputs that are wanted, by a session of their own."""
@@ -278,6 +299,12 @@ class _Program:
 @gradient("jit", domain=_DOMAIN)
 def _jit_gradient(r: Record, *gs: Tensor | None) -> list[Tensor | None]:
     program: _Program = r.attributes["program"]
+    levels, needs = eager.recorded_levels(), 0
+    for t in (*r.inputs, *gs):
+        needs |= 0 if t is None else t._needs & levels
+    reverse: ReversePass = r.attributes["reverse"]
+    if reverse.usable and (not needs or program.random):
+        return program.pull_saved(r, gs, needs)
     return program.pull(r, gs)
 
 
@@ -286,17 +313,6 @@ def _root() -> Graph:
     if not isinstance(graph, Graph):
         raise GraphkitError("a jitted gradient is traced, never run as it is")
     return graph.root
-
-
-def _add_output(graph: Graph, t: Tensor, name: str) -> None:
-    """Every output has a node of its own and a name of its own."""
-    value = t.value
-    assert value is not None
-    if value.producer() is None or value.is_graph_output() or value.is_graph_input() or value.is_initializer():
-        value = graph.apply("Identity", (t,), None, 1, "")[0].value
-        assert value is not None
-    value.name = graph.unique(name)
-    graph.graph.outputs.append(value)
 
 
 def _captured(graph: Graph) -> list[Tensor]:

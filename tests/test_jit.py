@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphkit as gk
-from graphkit.errors import TraceError
+from graphkit.errors import GradientError, TraceError
 from graphkit.testing import check_gradients
 
 op = gk.op
@@ -135,6 +135,44 @@ def test_random_draws_are_not_drawn_twice():
     y.sum().backward()
     np.testing.assert_array_equal(x.grad.numpy(), y.numpy())
     assert len(np.unique(f(gk.tensor(np.ones(200, dtype="f"))).numpy())) == 2
+
+
+def test_one_result_twice():
+    def both(x):
+        y = op.Exp(x)
+        return y, y * 2.0, y
+
+    x = gk.tensor([0.5], requires_grad=True)
+    a, b, c = gk.jit(both)(x)
+    (a + b * 10.0 + c * 100.0).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 121 * np.exp([0.5]), rtol=1e-5)
+
+
+def test_gradient_of_some_results():
+    f = gk.jit(lambda x: (op.Exp(x), op.Sin(x)))
+    x = gk.tensor([0.5], requires_grad=True)
+    f(x)[1].sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), np.cos([0.5]), rtol=1e-5)
+
+
+def test_a_modules_mode_is_part_of_the_signature():
+    drop = gk.nn.Dropout(0.5)
+    f = gk.jit(lambda x: drop(x))
+    x = gk.tensor(np.ones(100, dtype="f"))
+    assert (f(x).numpy() == 0).any()
+    drop.eval()
+    np.testing.assert_array_equal(f(x).numpy(), x.numpy())
+    drop.train()
+    assert (f(x).numpy() == 0).any()
+    assert f.traces == 2
+
+
+def test_a_second_gradient_of_random_draws_is_refused():
+    f = gk.jit(lambda x: (op.Dropout(x * x, 0.5, True)).sum())
+    x = gk.tensor(np.ones(8, dtype="f"))
+    assert gk.grad(f)(x).numpy().shape == (8,)
+    with pytest.raises(GradientError, match="draws at random"):
+        gk.grad(lambda a: gk.grad(f)(a).sum())(x)
 
 
 def test_without_a_kernel():
