@@ -170,9 +170,9 @@ def _modules(f: Any, depth: int) -> Iterator[tuple[str, Any]]:
     for inner in inside:
         if inner is not None and depth:
             yield from _modules(inner, depth - 1)
-    code = getattr(f, "__code__", None)
-    if code is None or not depth:
+    if not inspect.isfunction(f) or not depth:
         return
+    code = f.__code__
     used = {n: f.__globals__[n] for n in code.co_names if n in f.__globals__}
     for n, cell in zip(code.co_freevars, f.__closure__ or (), strict=False):
         with contextlib.suppress(ValueError):  # a variable that has no value yet
