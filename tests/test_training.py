@@ -303,7 +303,7 @@ BAD_BATCHES = {
 @pytest.mark.parametrize("case", BAD_BATCHES)
 def test_a_batch_that_does_not_fit_changes_nothing(case):
     given, message = BAD_BATCHES[case]
-    trainer = gk.Trainer(graph_of())
+    trainer = gk.Trainer(graph_of(), threads=1)
     before = trainer.state()
     with pytest.raises(GraphkitError, match=message):
         trainer.step(given)
