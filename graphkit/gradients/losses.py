@@ -12,7 +12,7 @@ from graphkit import dtypes
 from graphkit.core import Record, Tensor
 from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries, as_mask
-from graphkit.gradients.shapes import constant, divide_by_count, element_count, shaped_as
+from graphkit.gradients.shapes import constant, divide_by_count, element_count, shape_tensor, shaped_as
 from graphkit.gradients.softmax import log_softmax_cotangent
 from graphkit.gradients.table import gradient
 from graphkit.interpreter import apply1
@@ -65,13 +65,8 @@ class _Picked:
         return apply1("Mul", g, self.over_total())
 
     def over_total(self) -> Tensor:
-        """1 / (sum of the weights), never summed in half precision, where counts beyond 2,048 are not exact."""
         assert self.weight is not None
-        wide = dtypes.FLOAT64 if self.dtype == dtypes.FLOAT64 else dtypes.FLOAT32
-        total = apply1("ReduceSum", self.weight.astype(wide), keepdims=0)
-        # The mean of nothing is NaN, but it depends on no score: their gradient is 0, not 0 / 0.
-        empty = as_mask(apply1("Equal", total, constant(0, wide)), total)
-        return apply1("Reciprocal", apply1("Add", total, empty)).astype(self.dtype)
+        return _one_over_total(self.weight, self.dtype)
 
     def to_weights(self, r: Record, g: Tensor, log_probabilities: Tensor) -> Tensor:
         """The cotangent of the class weights: of a mean, (loss of the sample - mean) / (sum of the weights)."""
@@ -82,6 +77,15 @@ class _Picked:
         axes = [n for n in range(self.rank) if n != 1]
         each = apply1("Mul", apply1("Mul", picked, value), self.share(g))
         return apply1("ReduceSum", each, constant_ints(axes), keepdims=0)
+
+
+def _one_over_total(weight: Tensor, dtype: dtypes.DType) -> Tensor:
+    """1 / (sum of the weights), never summed in half precision, where counts beyond 2,048 are not exact."""
+    wide = dtypes.FLOAT64 if dtype == dtypes.FLOAT64 else dtypes.FLOAT32
+    total = apply1("ReduceSum", weight.astype(wide), keepdims=0)
+    # The mean of nothing is NaN, but it depends on no score: their gradient is 0, not 0 / 0.
+    empty = as_mask(apply1("Equal", total, constant(0, wide)), total)
+    return apply1("Reciprocal", apply1("Add", total, empty)).astype(dtype)
 
 
 def _classes(scores: Tensor, labels: Tensor) -> Tensor:
@@ -109,6 +113,11 @@ def softmax_cross_entropy_loss(r: Record, g: Tensor | None, g_log: Tensor | None
     if g is None:
         assert given is not None and g_log is not None
         return (log_softmax_cotangent(given, g_log, 1),)
+    if _has_many_classes(r, scores):
+        found = _by_scattering(r, scores, given, g)
+        return (
+            found if g_log is None or given is None else apply1("Add", found, log_softmax_cotangent(given, g_log, 1)),
+        )
     picked = _Picked(r)
 
     def to_scores() -> Tensor:
@@ -125,6 +134,44 @@ def softmax_cross_entropy_loss(r: Record, g: Tensor | None, g_log: Tensor | None
         return picked.to_weights(r, g, logs)
 
     return to_scores, None, to_weights
+
+
+def _has_many_classes(r: Record, scores: Tensor) -> bool:
+    extent = scores.dims[1] if scores.dims is not None else None
+    wide = scores.dtype in (dtypes.FLOAT32, dtypes.FLOAT64)  # what ScatterElements adds up on the CPU
+    return isinstance(extent, int) and extent > LITERAL_CLASSES and wide and not r.wanted(2)
+
+
+def _by_scattering(r: Record, scores: Tensor, given: Tensor | None, g: Tensor) -> Tensor:
+    """The same for many classes: softmax w g, less w g at the label, without a one-hot of the scores' size."""
+    labels, weights, ignored = r.inputs[1], r.input(2), r.attribute("ignore_index")
+    assert labels is not None
+    second = constant_ints([1])
+    places = apply1("Unsqueeze", labels, second)  # [N, 1, d...]
+    weight: Tensor | None = None
+    if ignored is not None:
+        kept = apply1("Not", apply1("Equal", places, constant(int(ignored), labels.dtype)))
+        places = apply1("Mul", places, kept.astype(labels.dtype))  # an ignored label may lie outside: it points at 0
+        weight = as_mask(kept, scores)
+    if weights is not None:
+        own = apply1("Gather", weights, places)
+        weight = own if weight is None else apply1("Mul", weight, own)
+    reduction = r.attribute("reduction", "mean")
+    if reduction == "none":
+        share = apply1("Unsqueeze", g, second)
+    elif reduction == "sum":
+        share = g
+    elif weight is None:
+        share = divide_by_count(g, element_count(labels))
+    else:
+        share = apply1("Mul", g, _one_over_total(weight, scores.dtype))
+    amount = share if weight is None else apply1("Mul", weight, share)
+    softmax = apply1("Softmax", scores, axis=1) if given is None else apply1("Exp", given)
+    less = apply1("Neg", amount)
+    if amount.rank == 0:
+        less = apply1("Expand", less, shape_tensor(places))
+    found = apply1("ScatterElements", apply1("Mul", softmax, amount), places, less, axis=1, reduction="add")
+    return shaped_as(found, scores)
 
 
 @gradient("NegativeLogLikelihoodLoss", mixes=True)

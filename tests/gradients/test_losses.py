@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import graphkit as gk
+from graphkit.gradients import losses
 from graphkit.testing import check_gradients
 
 op = gk.op
@@ -59,6 +60,17 @@ def test_label_types_and_unknown_classes(labels, classes):
     inputs = _inputs((2,), None, True, labels)
     layout = [["n", 3 if classes == "known" else "c", 2], ["n", 2], [3 if classes == "known" else "c"]]
     check_gradients(lambda *x: op.SoftmaxCrossEntropyLoss(*x), inputs, symbolic=layout)
+
+
+@pytest.mark.parametrize(("reduction", "ignored", "weighted"), SETTINGS)
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_the_way_of_many_classes(reduction, ignored, weighted, outputs, monkeypatch):
+    monkeypatch.setattr(losses, "LITERAL_CLASSES", 0)
+    inputs = _inputs((2,), ignored, weighted)
+    f = lambda *x: op.SoftmaxCrossEntropyLoss(*x, outputs=outputs, **_attributes(reduction, ignored))
+    layout = [["n", 3, "d"], ["n", "d"], [3]][: len(inputs)]
+    order = 2 if outputs == 1 and ignored == -1 else 1
+    check_gradients(f, inputs, wrt=[0], order=order, symbolic=layout, float32=outputs == 1)
 
 
 def test_many_classes():
