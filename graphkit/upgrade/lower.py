@@ -23,6 +23,9 @@ from graphkit.upgrade.lower_body import expand
 from graphkit.upgrade.lower_fit import fit, versions, widen
 from graphkit.upgrade.lower_table import LOWERERS, Cannot, Lowering
 
+_COMPATIBLE = MORE_TYPES | MORE_OPTIONS
+_SHOWN = 50  # nodes of one kind that an error names
+
 
 @dataclass(frozen=True)
 class _Problem:
@@ -30,6 +33,11 @@ class _Problem:
     node: str
     where: str  # the user's line, or nothing
     reason: str
+
+    @property
+    def place(self) -> str:
+        named = f"node '{self.node}'" if self.node else "a node without a name"
+        return f"{self.where} ({named})" if self.where else named
 
 
 def lower_model(model: ir.Model, opset: int) -> None:
@@ -55,39 +63,41 @@ def lower_model(model: ir.Model, opset: int) -> None:
         return
     if not OLDEST <= opset < max(source, WORKING):
         raise ValueError(f"a model of opset {source} can be lowered to {OLDEST} or newer, not to {opset}")
-    work = model.clone()
-    upgrade_model(work)
-    source = work.opset_imports[""]
-    if work.functions:
-        InlinePass()(work)
+    work = _prepared(model)
     types = _known_types(work)
-    lowered, problems = _lowered(work, source, opset, types)
+    problems = _lower_graphs(work, opset, types)
     if problems:
-        raise OperatorError(_message(work, source, opset, types, problems))
-    lowered.ir_version = max(3, lowest_ir_version(lowered))
-    model.graph = lowered.graph
+        raise OperatorError(_message(model, opset, types, problems))
+    model.graph = work.graph
     model.functions.clear()
-    model.ir_version = lowered.ir_version
+    model.ir_version = max(3, lowest_ir_version(work))
+
+
+def _prepared(model: ir.Model) -> ir.Model:
+    """A copy at the working opset or above, without functions."""
+    copy = model.clone()
+    upgrade_model(copy)
+    if copy.functions:
+        InlinePass()(copy)
+    return copy
 
 
 def _known_types(model: ir.Model) -> list[Type | None]:
     """What inference finds of each value of the model, in the order of ``_values``."""
-    copy = model.clone()
-    graph = Graph.adopt(copy)
+    values = list(_values(model.graph))
+    declared = [(value.type, value.shape) for value in values]
+    graph = Graph.adopt(model)
     unknown: set[ir.Value] = set()
-    declared = {value for value in _values(model.graph) if value.type is not None}
     found: list[Type | None] = []
-    for original, value in zip(_values(model.graph), _values(copy.graph), strict=True):
+    for value, (type_, _) in zip(values, declared, strict=True):
         node = value.producer()
-        if (
-            node is not None
-            and original not in declared
-            and (node.domain != "" or any(given in unknown for given in node.inputs))
-        ):
+        if node is not None and type_ is None and (node.domain != "" or any(given in unknown for given in node.inputs)):
             unknown.add(value)  # an operator of another library: nobody knows its types, so nothing is built on them
             found.append(None)
         else:
             found.append(_type_in(graph, value))
+    for value, (type_, shape) in zip(values, declared, strict=True):  # the file declares what it declared
+        value.type, value.shape = type_, shape
     return found
 
 
@@ -123,17 +133,17 @@ def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
             yield from attribute.as_graphs()
 
 
-def _lowered(
-    model: ir.Model, source: int, opset: int, known: list[Type | None], only: Collection[int] | None = None
-) -> tuple[ir.Model, dict[int, _Problem]]:
-    """A lowered copy of the model, and what stands in the way by the place of the node in the model."""
-    result = model.clone()
-    types = {v: t for v, t in zip(_values(result.graph), known, strict=True) if t is not None}
-    places = {node: place for place, node in enumerate(_nodes(result.graph))}
-    dead = {value for value in _values(result.graph) if not value.uses() and not value.is_graph_output()}
-    names = Names([result.graph])
+def _lower_graphs(
+    model: ir.Model, opset: int, known: list[Type | None], only: Collection[int] | None = None
+) -> dict[int, _Problem]:
+    """Lower the nodes of a model in place; what stands in the way, by the node's place in the model."""
+    source = model.opset_imports[""]
+    types = {v: t for v, t in zip(_values(model.graph), known, strict=True) if t is not None}
+    places = {node: place for place, node in enumerate(_nodes(model.graph))}
+    dead = {value for value in _values(model.graph) if not value.uses() and not value.is_graph_output()}
+    names = Names([model.graph])
     problems: dict[int, _Problem] = {}
-    for graph in [result.graph, *(body for node in places for body in _bodies(node))]:
+    for graph in [model.graph, *(body for node in places for body in _bodies(node))]:
         lowering = Lowering(source, opset, names, types, lambda node: _lower(node, lowering))  # noqa: B023  # used now
         for node in list(graph):
             place = places[node]
@@ -147,10 +157,9 @@ def _lowered(
                     where = "" if location is None else describe(location)
                     problems[place] = _Problem(operator, node.name or "", where, str(cannot))
     if not problems:
-        _drop_constants(result.graph, dead)
-    result.graph.opset_imports.pop("ai.onnx", None)
-    result.graph.opset_imports[""] = opset
-    return result, problems
+        _drop_constants(model.graph, dead)
+    model.graph.opset_imports[""] = opset
+    return problems
 
 
 def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -182,7 +191,7 @@ def _lower(node: ir.Node, lowering: Lowering) -> None:
         elif version == changes[-1]:
             expand(node, lowering)
             return
-        elif (node.op_type, version) not in MORE_TYPES | MORE_OPTIONS:
+        elif (node.op_type, version) not in _COMPATIBLE:
             raise Cannot(f"what opset {version} changed about it is not known here")
     fit(node, lowering)
 
@@ -205,24 +214,30 @@ def _unused(value: ir.Value, dead: Collection[ir.Value]) -> bool:
     return not value.uses() and not value.is_graph_output() and value not in dead
 
 
-def _message(model: ir.Model, source: int, opset: int, types: list[Type | None], problems: dict[int, _Problem]) -> str:
-    needed = dict.fromkeys(problems, source)
-    left = set(problems)
+def _message(model: ir.Model, opset: int, types: list[Type | None], problems: dict[int, _Problem]) -> str:
+    source = max(model.opset_imports.get("", WORKING), WORKING)
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for place, problem in problems.items():
+        groups[problem.operator, problem.reason].append(place)
+    # One node of each kind is tried at every opset, and all of them at the one that is said to serve.
+    needed = dict.fromkeys(groups, source)
+    left = set(groups)
     for tried in range(opset + 1, source):
-        still = set(_lowered(model, source, tried, types, only=left)[1])
-        for place in left - still:
-            needed[place] = tried
-        left &= still
+        still = _lower_graphs(_prepared(model), tried, types, only={groups[kind][0] for kind in left})
+        solved = {kind for kind in left if groups[kind][0] not in still}
+        needed.update(dict.fromkeys(solved, tried))
+        left -= solved
         if not left:
             break
-    groups: dict[tuple[str, int, str], list[str]] = defaultdict(list)
-    for place, problem in problems.items():
-        named = f"node '{problem.node}'" if problem.node else "a node without a name"
-        at = f"{problem.where} ({named})" if problem.where else named
-        groups[problem.operator, needed[place], problem.reason].append(at)
+    lowest = max(needed.values())
+    while lowest < source and _lower_graphs(_prepared(model), lowest, types, only=problems.keys()):
+        lowest += 1
     asked = f", and opset {opset} was asked for"
     parts = []
-    for (operator, version, reason), nodes in groups.items():
-        parts.append(f"{operator} at {', '.join(nodes)} needs opset {version}{asked}: {reason}. ")
+    for (operator, reason), places in groups.items():
+        shown = [problems[place].place for place in places[:_SHOWN]]
+        if len(places) > _SHOWN:
+            shown.append(f"{len(places) - _SHOWN:,} more")
+        parts.append(f"{operator} at {', '.join(shown)} needs opset {needed[operator, reason]}{asked}: {reason}. ")
         asked = ""
-    return f"{''.join(parts)}Write opset={max(needed.values())} or newer."
+    return f"{''.join(parts)}Write opset={lowest} or newer."

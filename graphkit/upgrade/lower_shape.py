@@ -266,8 +266,7 @@ def reshape_zeros(node: ir.Node, lowering: Lowering) -> ir.Node | None:
     if not allowed or _zeros_mean_the_same(node, lowering):
         return node
     x, target = only_input(node), only_input(node, 1)
-    contents = lowering.types[target].contents if target in lowering.types else None
-    if not isinstance(contents, tuple) or any(e == -1 or dims.is_anonymous(e) for e in contents):
+    if not _never_negative(target, lowering):
         raise Cannot("its allowzero does not exist there, and its shape is computed by the graph")
     # Where the tensor is empty, one of the right shape is made of ones, then everything is cut off again.
     at_least_one = lowering.apply1("Max", [target, lowering.constant([1])])
@@ -279,10 +278,32 @@ def reshape_zeros(node: ir.Node, lowering: Lowering) -> ir.Node | None:
         raise Cannot("its allowzero does not exist there, and its shape is computed by the graph")
     filler = lowering.apply1("Expand", [lowering.scalar_like(0, x), missing])
     filled = lowering.apply1("Reshape", [lowering.apply1("Concat", [flat, filler], axis=0), at_least_one])
-    starts = lowering.constant([0] * len(contents))
-    axes = lowering.constant(list(range(len(contents))))
-    lowering.replace([lowering.apply1("Slice", [filled, starts, target, axes]) if contents else filled])
+    known = lowering.dims(target)
+    if known is not None and isinstance(known[0], int):
+        starts = lowering.constant([0] * known[0])
+    else:
+        shape = lowering.apply1("Shape", [target])
+        starts = lowering.apply1("ConstantOfShape", [shape], value=np.zeros(1, np.int64))
+    lowering.replace([lowering.apply1("Slice", [filled, starts, target])])
     return None
+
+
+_FROM_FIRST = frozenset("Gather Slice Squeeze Unsqueeze Identity Cast Reshape Expand ReduceProd ReduceSum".split())
+_FROM_ALL = frozenset("Concat Mul Add Max Min Div".split())
+
+
+def _never_negative(value: ir.Value, lowering: Lowering, depth: int = 12) -> bool:
+    """Whether integers are dims, or made of dims, so that no -1 is among them."""
+    array = lowering.array(value)
+    if array is not None:
+        return bool((array >= 0).all())
+    node = value.producer()
+    if node is None or not depth or node.domain != "":
+        return False
+    if node.op_type in ("Shape", "Size"):
+        return True
+    given = node.inputs[:1] if node.op_type in _FROM_FIRST else node.inputs if node.op_type in _FROM_ALL else ()
+    return bool(given) and all(one is not None and _never_negative(one, lowering, depth - 1) for one in given)
 
 
 def _zeros_mean_the_same(node: ir.Node, lowering: Lowering) -> bool:

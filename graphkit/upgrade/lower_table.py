@@ -123,6 +123,10 @@ class Lowering:
         if any(value is not None and t is None for value, t in zip(node.inputs, known, strict=True)):
             return
         attributes = {a.name: attribute_value(a) for a in node.attributes.values()}
+        constant = constant_array(node.outputs[0]) if node.op_type == "Constant" else None
+        if constant is not None:
+            self.types[node.outputs[0]] = constant_type(np.asarray(constant))
+            return
         found = infer(node.op_type, "", self.source, attributes, known, len(node.outputs))
         for value, t in zip(node.outputs, found, strict=True):
             if t is not None:
