@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 from pathlib import Path
 
@@ -234,6 +235,18 @@ def test_a_parameter_that_is_used_twice_is_one():
         {p = MatMul(x, w) q = MatMul(p, w) y = Tanh(q)}""")
     graph = build(model, "mse", optim.SGD(0.1))
     assert graph.trainable == ["w"]
+
+
+def test_a_file_whose_weights_are_all_constant_nodes():
+    model = file_model("""g (float[N, 2] x) => (float[N, 2] y)
+        {w = Constant<value = float[2, 2] {1, 2, 3, 4}>() b = Constant<value = float[2] {1, 2}>()
+         two = Constant<value = float {2}>() p = MatMul(x, w) q = Mul(p, two) y = Add(q, b)}""")
+    graph = build(model, "mse", optim.SGD(0.01))
+    assert graph.trainable == ["w", "b"]
+    trainer = gk.Trainer(graph, threads=1)
+    trainer.step({"x": np.ones((3, 2), "f"), "labels": np.zeros((3, 2), "f")})
+    made = trainer.graph.inference(trainer.state())
+    np.testing.assert_array_equal(made.graph.initializers["w"].const_value.numpy(), trainer.state()["w"])
 
 
 def test_two_parameters_of_equal_values_stay_two():
@@ -510,3 +523,11 @@ def test_the_cuda_benchmark_says_why_it_cannot_run(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["cuda"])
     assert cuda.main() == 2
     assert "benchmarks.cuda needs a CUDA GPU: cuda:0 is not available" in capsys.readouterr().err
+
+
+def test_the_examples_of_the_guide_run():
+    guide = Path(__file__).parent.parent / "docs" / "training.md"
+    if not guide.is_file():
+        pytest.skip("the source distribution holds no docs")
+    failed, tried = doctest.testfile(str(guide), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert (failed, tried > 10) == (0, True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from graphkit import dtypes, interpreter, tree
 from graphkit.core import Array, Tensor, as_tensor
@@ -141,6 +142,10 @@ class FileSource(Source):
         if inputs is not None:
             raise GraphkitError("a model file describes its inputs itself; inputs= is for modules and functions")
         self.model = read_model(model)
+        tensors = [v.const_value for v in self.model.graph.initializers.values() if v.const_value is not None]
+        if not any(t.dtype.is_floating_point() and len(t.shape) for t in tensors):
+            # Some exporters write every weight as a Constant node. (Beside initializers, constants are no parameters.)
+            common.LiftConstantsToInitializersPass(lift_all_constants=False, size_limit=1)(self.model)
 
     def open(self, training: bool) -> Opened:
         """A Graph around a copy."""
