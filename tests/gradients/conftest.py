@@ -5,6 +5,7 @@ The notes are taken while the other tests of this folder trace gradients; test_k
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,6 +46,7 @@ def written_by_rules(request: pytest.FixtureRequest) -> Iterator[set[Note]]:
 
             return call
 
+        @functools.wraps(rule)
         def run(*args: Any, **named: Any) -> Any:
             answer = within(rule)(*args, **named)
             entries = answer if isinstance(answer, tuple | list) else [answer]
