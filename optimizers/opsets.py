@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import overload
+from collections.abc import Mapping
+from typing import Any, overload
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from graphkit.errors import PassError
 from graphkit.modelfile import ModelLike, give_back, read_model
+from graphkit.optimizers.report import Report
 from graphkit.upgrade import NEWEST, OLDEST, WORKING, lower_model, upgrade_model
 
-__all__ = ["change_opset", "to_opset"]
+__all__ = ["at_opset", "change_opset"]
 
 
 @overload
@@ -40,12 +43,27 @@ def change_opset(model: ModelLike, opset: int) -> ir.Model | onnx.ModelProto:
     ['Softplus', 'Tanh', 'Mul']
     """
     result = read_model(model)
-    to_opset(result, opset)
+    _to_opset(result, opset)
     return give_back(model, result)
 
 
-def to_opset(model: ir.Model, opset: int) -> None:
-    """Do what ``change_opset`` does, in place."""
+def at_opset(
+    model: ir.Model, opset: int, *, verify: bool, training: bool, inputs: Mapping[str, np.ndarray[Any, Any]] | None
+) -> ir.Model:
+    """The model at another opset, and run beside the original: passes then work in the words of that opset."""
+    result = model.clone() if verify else model
+    _to_opset(result, opset)
+    if verify:
+        from graphkit.optimizers.verify import settle
+
+        try:
+            settle(model, result, [], Report(), training=training, inputs=inputs, strict=True)
+        except PassError as error:
+            raise PassError(f"at opset {opset} the model would not compute what it does: {error}") from error
+    return result
+
+
+def _to_opset(model: ir.Model, opset: int) -> None:
     if not OLDEST <= opset <= NEWEST:
         raise PassError(f"opset {opset} was asked for; graphkit writes opsets {OLDEST} to {NEWEST}")
     upgrade_model(model, max(opset, WORKING))

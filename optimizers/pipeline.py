@@ -17,6 +17,7 @@ from graphkit.modelfile import ModelLike, give_back, read_model
 from graphkit.optimizers.base import Pass, select
 from graphkit.optimizers.context import Context, graphs_of
 from graphkit.optimizers.facts import subgraphs_of
+from graphkit.optimizers.opsets import at_opset
 from graphkit.optimizers.report import Explanation, PassReport, Report, measure
 from graphkit.optimizers.sparse import lend, put_back
 
@@ -41,6 +42,7 @@ def optimize(
     strict: bool = ...,
     report: Report | str | os.PathLike[str] | None = ...,
     explain: str | Sequence[str] | None = ...,
+    opset: int | None = ...,
 ) -> onnx.ModelProto: ...
 
 
@@ -56,6 +58,7 @@ def optimize(
     strict: bool = ...,
     report: Report | str | os.PathLike[str] | None = ...,
     explain: str | Sequence[str] | None = ...,
+    opset: int | None = ...,
 ) -> ir.Model: ...
 
 
@@ -70,6 +73,7 @@ def optimize(
     strict: bool = False,
     report: Report | str | os.PathLike[str] | None = None,
     explain: str | Sequence[str] | None = None,
+    opset: int | None = None,
 ) -> ir.Model | onnx.ModelProto:
     """Return a smaller, faster model with the same inputs and outputs, which compute the same.
 
@@ -86,8 +90,10 @@ def optimize(
         strict: Raise ``PassError`` instead of taking back a pass whose result differs.
         report: A ``Report`` to fill, or a path to write it to as JSON.
         explain: A node's name, or several: the report then says why each pass left it alone.
+        opset: Write the model at this ``ai.onnx`` opset, older or newer than its own (``change_opset``).
 
-    Raises ``PassError`` for an unknown preset or pass, naming the known ones.
+    Raises ``PassError`` for an unknown preset or pass, naming the known ones; ``OperatorError`` for what the opset
+    cannot say, naming the nodes and the opset that can.
 
     >>> import onnx.parser
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {a = Identity(x) y = Abs(a)}'
@@ -105,6 +111,8 @@ def optimize(
     too_large = account.before.bytes >= _VERIFY_BELOW
     if verify is None:
         verify = not too_large
+    if opset is not None:
+        original = at_opset(original, opset, verify=verify, training=preset == "training", inputs=inputs)
     result = original.clone() if verify else original
     started = time.perf_counter()
     training = preset == "training"

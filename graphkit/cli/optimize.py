@@ -18,6 +18,7 @@ from graphkit.cli import options, output
     default=None,
     help="Run the result beside the original; the default for models below 200 MB.",
 )
+@click.option("--opset", type=click.IntRange(min=7, max=26), help="The opset to write; MODEL's own by default.")
 @click.option("--strict", is_flag=True, help="Fail where a pass changes the result, instead of taking it back.")
 @click.option("--report", metavar="FILE", help="Write the report as JSON.")
 @options.as_json
@@ -28,6 +29,7 @@ def command(
     passes: str | None,
     skip: str | None,
     verify: bool | None,
+    opset: int | None,
     strict: bool,
     report: str | None,
     as_json: bool,
@@ -40,7 +42,9 @@ def command(
     account = Report()
     chosen = None if passes is None else _names(passes)
     left_out = () if skip is None else _names(skip)
-    result = optimize(model, preset, passes=chosen, skip=left_out, verify=verify, strict=strict, report=account)
+    result = optimize(
+        model, preset, passes=chosen, skip=left_out, verify=verify, strict=strict, report=account, opset=opset
+    )
     write_model(result, target)
     if report is not None:
         write_text(report, account.to_json() + "\n")

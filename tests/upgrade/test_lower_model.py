@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -240,3 +241,58 @@ def test_a_deep_model_takes_time_in_proportion():
     model = gk.trace(deep, gk.spec("float32", ["n", 4]), opset=13)
     upgrade_model(model)
     assert len(model.graph) > 400 * 5
+
+
+# optimize(opset=): the passes work in the words of the opset
+
+
+def test_optimize_at_another_opset():
+    model = gk.trace(lambda x: gk.op.Mish(x) + gk.op.ReduceMax(x, [1]), gk.spec("float32", [2, 4]))
+    report = gk.optimizers.Report()
+    old = gk.optimize(model, opset=13, report=report)
+    assert old.opset_imports[""] == 13
+    assert report.verified
+    want, got = (gk.run(m, {"x": X[0, :2]}, optimizations=False)["output"] for m in (model, old))
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    with pytest.raises(OperatorError, match=r"Erf at .*Write opset=9"):
+        gk.optimize(gk.trace(gk.op.Erf, gk.spec("float32", [2])), opset=7)
+
+
+def test_the_command_line_writes_old_opsets(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from graphkit.cli import main
+    from graphkit.modelfile import write_model
+
+    new, old, none = (tmp_path / f"{name}.onnx" for name in ("new", "old", "none"))
+    write_model(gk.trace(gk.op.Erf, gk.spec("float32", ["n", 4])), new)
+
+    def code(target: Path, opset: int) -> int:
+        with pytest.raises(SystemExit) as stopped:
+            main(["optimize", str(new), "-o", str(target), "--opset", str(opset)])
+        assert isinstance(stopped.value.code, int)
+        return stopped.value.code
+
+    assert code(old, 13) == 0
+    assert onnx.load(old).opset_import[0].version == 13
+    assert code(none, 7) == 1
+    assert "Write opset=9 or newer" in capsys.readouterr().err
+    assert not none.exists()
+    assert code(none, 6) == 2
+
+
+@pytest.mark.parametrize("opset", [7, 9, 10, 12, 13])
+def test_an_empty_batch_keeps_its_shape(opset: int):
+    """What allowzero says, in the words of opsets that have it not."""
+    proto = parsed("""<ir_version: 10, opset_import: ["": 21]>
+    g (float[N, M, 4] x) => (float[A, B] y) <int64[1] last = {4}> {
+        columns = Shape <start = 1, end = 2> (x)
+        rows = Shape <start = 0, end = 1> (x)
+        product = Mul (rows, last)
+        target = Concat <axis = 0> (columns, product)
+        y = Reshape <allowzero = 1> (x, target)
+    }""")
+    if opset < 10:
+        with pytest.raises(OperatorError, match=r"Reshape.*Write opset=10"):
+            lowered(proto, opset)
+        return
+    for shape in ((2, 3, 4), (0, 3, 4), (3, 0, 4)):
+        same(proto, opset, x=np.ones(shape, np.float32))
