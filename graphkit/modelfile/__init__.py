@@ -19,6 +19,7 @@ from graphkit.errors import ModelFileError, did_you_mean
 
 from .external import check_tensors, embedded, move_out, tensors_of
 from .files import replacing
+from .protos import to_proto
 from .versions import MAX_IR_VERSION, MAX_OPSETS, lowest_ir_version
 from .wellformed import check_well_formed, quiet_reading
 
@@ -101,7 +102,7 @@ def give_back(source: ModelLike, model: ir.Model) -> ir.Model | onnx.ModelProto:
     """Return ``model`` in the kind ``source`` was: a ``ModelProto`` for a ``ModelProto``, else the model itself."""
     if not isinstance(source, onnx.ModelProto):
         return model
-    proto = ir.to_proto(model)
+    proto = to_proto(model)
     proto.ir_version = lowest_ir_version(model)
     return proto
 
@@ -236,7 +237,7 @@ def _ir_too_new(version: int, where: str) -> ModelFileError:
 def _replace(target: Path, model: ir.Model, keep: str | None) -> None:
     """Put ``model`` in the place of ``target``, then drop the data file that only the old model used."""
     try:
-        proto = ir.to_proto(model)
+        proto = to_proto(model)
     except Exception as error:  # as in reading: errors of onnx_ir's own, and others
         raise ModelFileError(f"{target} could not be written: {_root_cause(error)}") from error
     proto.ir_version = lowest_ir_version(model)

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from graphkit.errors import ModelFileError
+from graphkit.modelfile.protos import every_graph, every_node
 
 # Below this a tensor stays in the model file even when the others go beside it: shapes and axes must stay readable.
 _SMALL_TENSOR = 1024
@@ -17,7 +18,7 @@ _SMALL_TENSOR = 1024
 
 def tensors_of(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Yield every constant tensor of a model: initializers and node attributes, subgraphs and functions included."""
-    for graph in model.graphs():
+    for graph in every_graph(model.graph):
         yield from (value.const_value for value in graph.initializers.values() if value.const_value is not None)
     for node in _nodes(model):
         for attribute in node.attributes.values():
@@ -25,9 +26,9 @@ def tensors_of(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:
-    yield from model.graph.all_nodes()
+    yield from every_node(model.graph)
     for function in model.functions.values():
-        yield from function.all_nodes()
+        yield from every_node(function)
 
 
 def _attribute_tensors(attribute: ir.Attr) -> list[ir.TensorProtocol]:
@@ -100,7 +101,7 @@ def embedded(model: ir.Model) -> ir.Model:
     if not any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors_of(model)):
         return model
     model = model.clone()
-    for graph in model.graphs():
+    for graph in every_graph(model.graph):
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value = _in_memory(value.const_value)
@@ -126,7 +127,7 @@ def move_out(model: ir.Model, file: BinaryIO, data: str) -> None:
     """Write the initializers of ``model``, a clone, to ``file`` and make it refer to them there."""
     _attributes_in_memory(model)
     offset = 0
-    for graph in model.graphs():
+    for graph in every_graph(model.graph):
         for value in graph.initializers.values():
             tensor = value.const_value
             if tensor is None or tensor.dtype == ir.DataType.STRING:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import onnx_ir as ir
 from onnx import helper
 
+from graphkit.modelfile.protos import every_graph, every_node
+
 # What ONNX Runtime 1.31 loads. The onnx package is ahead of it (opset 28, IR 14), so its own limits will not do.
 MAX_IR_VERSION = 13
 MAX_OPSETS = {"": 26, "ai.onnx": 26, "ai.onnx.ml": 5}
@@ -56,7 +58,7 @@ def _needs(model: ir.Model) -> Iterator[int]:
             imports[domain] = max(version, imports.get(domain, 0))
     for domain, version in imports.items():
         yield helper.OP_SET_ID_VERSION_MAP.get((domain or "ai.onnx", version), 3)
-    for graph in model.graphs():
+    for graph in every_graph(model.graph):
         inputs = set(graph.inputs)
         yield from (4 for value in graph.initializers.values() if value not in inputs)
     for dtype in _dtypes(model):
@@ -65,11 +67,14 @@ def _needs(model: ir.Model) -> Iterator[int]:
 
 def _dtypes(model: ir.Model) -> set[ir.DataType]:
     found: set[ir.DataType] = set()
-    nodes = list(model.graph.all_nodes())
+    nodes = list(every_node(model.graph))
     for function in model.functions.values():
-        nodes.extend(function.all_nodes())
-    for graph in model.graphs():
-        for value in (*graph.inputs, *graph.initializers.values()):
+        nodes.extend(every_node(function))
+    for graph in every_graph(model.graph):
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                found.add(value.const_value.dtype)
+        for value in graph.inputs:
             found.update(_dtype_of(value))
     for node in nodes:
         for value in node.outputs:
@@ -85,8 +90,9 @@ def _dtypes(model: ir.Model) -> set[ir.DataType]:
     return found
 
 
-def _dtype_of(value: ir.Value) -> Iterator[ir.DataType]:
+def _dtype_of(value: ir.Value) -> tuple[ir.DataType, ...]:
     if value.const_value is not None:
-        yield value.const_value.dtype
-    elif value.dtype is not None:
-        yield value.dtype
+        return (value.const_value.dtype,)
+    type_ = value.type
+    return () if type_ is None else (type_.dtype,)
+

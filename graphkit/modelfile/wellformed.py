@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from graphkit.errors import ModelFileError
+from graphkit.modelfile.protos import every_graph
 
 __all__ = ["check_well_formed", "quiet_reading"]
 
@@ -20,7 +21,7 @@ __all__ = ["check_well_formed", "quiet_reading"]
 def check_well_formed(model: ir.Model, where: str) -> None:
     """Raise ``ModelFileError`` naming the first node or output that is not connected, or a name that is no text."""
     _check_names(where, (model.producer_name, model.producer_version, model.domain))
-    for graph in model.graphs():
+    for graph in every_graph(model.graph):
         _check_names(where, (graph.name, *graph.initializers, *(value.name for value in graph.inputs)))
         for value in graph.outputs:
             _check_names(where, (value.name,))

@@ -14,6 +14,7 @@ import onnxruntime
 
 from graphkit.errors import GraphkitError, InputError, ModelFileError, did_you_mean
 from graphkit.modelfile import ModelLike, borrow_model
+from graphkit.modelfile.protos import to_proto
 
 from .devices import Device, create_session, find_device
 from .feeds import FeedCheck, Port, check_feeds_finite, port
@@ -230,7 +231,7 @@ def _content(
     tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
     outside = any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors.values())
     if not outside and sum(t.nbytes for t in tensors.values() if t is not None) < _INLINE_LIMIT:
-        return _serialized(ir.to_proto(model)), []
+        return _serialized(to_proto(model)), []
     light = model.clone()
     names, values = [], []
     for name, tensor in tensors.items():
@@ -242,7 +243,7 @@ def _content(
             "in memory", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name
         )
     options.add_external_initializers(names, values)
-    return _serialized(ir.to_proto(light)), values
+    return _serialized(to_proto(light)), values
 
 
 def _serialized(proto: onnx.ModelProto) -> bytes:
