@@ -166,6 +166,19 @@ def test_frozen_batch_norm():
     assert (made["s"] != [1.5, -0.5]).all()
 
 
+def test_a_scale_that_an_exporter_merged_with_a_variance_still_learns():
+    model = file_model("""g (float[N, 2] x) => (float[N, 2] z) <float[2] s = {1, 1}, float[2] b = {0, 0}>
+        {rm = Identity(b) rv = Identity(s) y = BatchNormalization(x, s, b, rm, rv) z = Tanh(y)}""")
+    graph = build(model, "mse", optim.SGD(0.1))
+    assert (graph.trainable, sorted(graph.frozen)) == (["s", "b"], ["rm", "rv"])
+    trainer = gk.Trainer(graph, threads=1)
+    trainer.step({"x": RNG.normal(size=(4, 2)).astype("f"), "labels": np.ones((4, 2), "f")})
+    made = {n: v.const_value.numpy() for n, v in graph.inference(trainer.state()).graph.initializers.items()}
+    np.testing.assert_array_equal(made["rv"], [1, 1])
+    np.testing.assert_array_equal(made["s"], trainer.state()["s"])
+    assert (made["s"] != 1).all()
+
+
 def test_training_batch_norm_of_a_file_moves_its_statistics():
     model = file_model("""g (float[N, 2] x) => (float[N, 2] z)
         <float[2] s = {1.5, -0.5}, float[2] b = {0.1, 0.2}, float[2] rm = {0.5, -1}, float[2] rv = {2, 0.25}>

@@ -146,6 +146,7 @@ class FileSource(Source):
         if not any(t.dtype.is_floating_point() and len(t.shape) for t in tensors):
             # Some exporters write every weight as a Constant node. (Beside initializers, constants are no parameters.)
             common.LiftConstantsToInitializersPass(lift_all_constants=False, size_limit=1)(self.model)
+        _untie_running_statistics(self.model.graph)
 
     def open(self, training: bool) -> Opened:
         """A Graph around a copy."""
@@ -208,6 +209,32 @@ def _running_statistics(graph: Graph) -> tuple[set[ir.Value], dict[str, tuple[Te
             if mode is not None and mode.as_int() and len(node.outputs) > following:
                 buffers[str(value.name)] = (graph.tensor(value), graph.tensor(node.outputs[following]))
     return running, buffers
+
+
+def _untie_running_statistics(graph: ir.Graph) -> None:
+    """Give BatchNormalization statistics of its own that reach it through an Identity.
+
+    PyTorch's exporter merges initializers of equal values so: a scale and a variance that are all ones, which part as
+    soon as one of them is trained.
+    """
+    for node in list(graph):
+        if node.op_type != "BatchNormalization" or node.domain:
+            continue
+        for place in (3, 4):
+            seen = node.inputs[place]
+            source = _through_identities(seen)
+            if seen is None or source is seen or source is None or not source.is_initializer():
+                continue
+            identity, name = seen.producer(), seen.name
+            assert identity is not None and source.const_value is not None
+            own = ir.Value(name=name, type=source.type, shape=source.shape)
+            own.const_value = ir.Tensor(source.const_value.numpy(), name=name)
+            node.replace_input_with(place, own)
+            if seen.uses() or seen.is_graph_output():
+                seen.name = f"{name}_shared"
+            else:
+                graph.remove(identity, safe=True)
+            graph.register_initializer(own)
 
 
 def _through_identities(value: ir.Value | None) -> ir.Value | None:
