@@ -58,9 +58,10 @@ def _shape_of(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
     try:
-        return np.shape(value)
+        shape: tuple[int, ...] = np.shape(value)
     except ValueError:  # ragged: the runtime says so when it is fed
         return None
+    return shape
 
 
 def model_inputs(model: ir.Model) -> list[Port]:

@@ -168,6 +168,7 @@ class Eager:
             from graphkit import reference
 
             return reference.kernel(model, wanted), names
+        assert session._sess is not None
         run = session._sess.run  # the public run() checks what is known here, at half the cost of the whole call
         return (lambda feeds: run(wanted, feeds, None)), names
 

@@ -94,7 +94,7 @@ class Runner:
             found = session.run(feeds)
             return [found[n] for n in self.outputs]
         try:
-            made: list[Any] = session.runtime_session.run(self.outputs, feeds)
+            made: Any = session.runtime_session.run(self.outputs, feeds)
         except Exception as error:  # noqa: BLE001  # ONNX Runtime's errors share no base class
             raise session.explain(error, feeds) from None
         for array in made:

@@ -166,8 +166,9 @@ def _modules_of(f: Any) -> list[Any]:
             continue
     found: dict[int, Any] = {}
     for owner in (f, getattr(f, "__self__", None), *reads):
-        if hasattr(owner, "named_modules") and not isinstance(owner, type):
-            found.update({id(m): m for _, m in owner.named_modules()})
+        modules = getattr(owner, "named_modules", None)
+        if modules is not None and not isinstance(owner, type):
+            found.update({id(m): m for _, m in modules()})
     return list(found.values())
 
 
@@ -213,6 +214,7 @@ class _Program:
         levels = eager.recorded_levels()
         needs &= levels
         reverse = None
+        wanted: tuple[int, ...] = ()
         if needs:
             wanted = tuple(n for n, t in enumerate(inputs) if t._needs & levels and dtypes.is_float(t.dtype))
             reverse = self._reverse(wanted)

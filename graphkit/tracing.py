@@ -8,6 +8,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -170,7 +171,7 @@ def _modules(f: Any, depth: int) -> Iterator[tuple[str, Any]]:
     for inner in inside:
         if inner is not None and depth:
             yield from _modules(inner, depth - 1)
-    if not inspect.isfunction(f) or not depth:
+    if not isinstance(f, FunctionType) or not depth:
         return
     code = f.__code__
     used = {n: f.__globals__[n] for n in code.co_names if n in f.__globals__}

@@ -127,7 +127,7 @@ def _epochs(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from graphkit.errors import GraphkitError
+    from graphkit.errors import GraphkitError, InputError
 
     order = np.random.default_rng(seed)
     rows = len(next(iter(examples.values())))
@@ -144,13 +144,15 @@ def _epochs(
         for epoch in range(epochs):
             task = progress.add_task(f"epoch {epoch + 1}", total=-(-rows // batch), loss="")
             for part in _batches(examples, order.permutation(rows), batch):
-                value = float(trainer.step(part)["loss"])
+                try:
+                    value = float(trainer.step(part)["loss"])
+                except InputError:
+                    raise
+                except GraphkitError as error:
+                    if not losses or "the loss is" not in str(error):
+                        raise
+                    raise GraphkitError(f"the model diverged. Nothing was written. {error}") from error
                 losses.append(value)
-                if not np.isfinite(value):
-                    raise GraphkitError(
-                        f"the loss is {value} at step {len(losses)}: the model diverged. Nothing was written; try a "
-                        "smaller --lr, and look for NaN in the data"
-                    )
                 progress.update(task, advance=1, loss=f"loss {value:.4f}")
             if tests is not None:
                 evaluations.append(_evaluate(trainer, tests, batch))

@@ -26,6 +26,7 @@ from graphkit.eager import KEPT_OUTPUTS
 
 Entry = Tensor | None | Callable[[], Tensor]
 Rule = Callable[..., "Sequence[Entry] | Entry"]
+Predicate = Callable[[Record], bool]
 Key = tuple[str, str]
 
 RULES: Final[dict[Key, Rule]] = {}
@@ -48,11 +49,16 @@ STRAIGHT_THROUGH: Final[list[Callable[[str], bool]]] = []
 FALLBACK: Final[list[Callable[[str, str], Rule | None]]] = []
 
 
+def _always(record: Record) -> bool:
+    del record
+    return True
+
+
 def gradient(
     *ops: str,
     domain: str = "",
-    singular: bool | Callable[[Record], bool] = False,
-    overflows: bool | Callable[[Record], bool] = False,
+    singular: bool | Predicate = False,
+    overflows: bool | Predicate = False,
     selects: bool = False,
     mixes: bool = False,
     keeps: int = 0,
@@ -82,9 +88,9 @@ def gradient(
         for op in ops:
             RULES[op, domain] = rule
             if singular:
-                SINGULAR[op, domain] = singular if callable(singular) else lambda record: True
+                SINGULAR[op, domain] = _always if singular is True else singular
             if overflows:
-                OVERFLOWING[op, domain] = overflows if callable(overflows) else lambda record: True
+                OVERFLOWING[op, domain] = _always if overflows is True else overflows
             if selects:
                 SELECTING.add((op, domain))
             if mixes:

@@ -89,9 +89,8 @@ def momentum(c: Call) -> Sequence[Tensor]:
     rate, steps = c.needed(0), c.needed(1)
     alpha, beta = float(c.attribute("alpha")), float(c.attribute("beta"))
     nesterov = str(c.attribute("mode", "standard")) == "nesterov"
-    if beta != 1:
-        started = apply1("Greater", steps, constant(0, dtypes.INT64))
-        scale = apply1("Where", started, number(beta, rate), number(1, rate))
+    started = apply1("Greater", steps, constant(0, dtypes.INT64))
+    scale = apply1("Where", started, number(beta, rate), number(1, rate))
     new_x, new_v = [], []
     for x, gradient, v in zip(*_groups(c, 3), strict=True):
         g = _regularized(c, x, gradient)
