@@ -97,9 +97,10 @@ class Runner:
             made: Any = session.runtime_session.run(self.outputs, feeds)
         except Exception as error:  # noqa: BLE001  # ONNX Runtime's errors share no base class
             raise session.explain(error, feeds) from None
-        for array in made:
+        arrays_made: list[Any] = list(made)
+        for array in arrays_made:
             array.flags.writeable = False
-        return made
+        return arrays_made
 
 
 class ReversePass:
