@@ -15,10 +15,17 @@ from graphkit.inference import Type
 from graphkit.modelfile import lowest_ir_version
 from graphkit.schemas import WITHOUT_SCHEMA
 from graphkit.source import describe
-from graphkit.upgrade import lower_math, lower_normalization, lower_resize, lower_shape  # noqa: F401 (fill the table)
+from graphkit.upgrade import (  # noqa: F401 (fill the table)
+    lower_data,
+    lower_math,
+    lower_normalization,
+    lower_resize,
+    lower_shape,
+)
 from graphkit.upgrade.adapters import Names
 from graphkit.upgrade.compatible import MORE_OPTIONS, MORE_TYPES
 from graphkit.upgrade.driver import OLDEST, WORKING, upgrade_model
+from graphkit.upgrade.layout import time_major
 from graphkit.upgrade.lower_body import expand
 from graphkit.upgrade.lower_fit import fit, versions, widen
 from graphkit.upgrade.lower_table import LOWERERS, Cannot, Lowering
@@ -63,7 +70,7 @@ def lower_model(model: ir.Model, opset: int) -> None:
         return
     if not OLDEST <= opset < max(source, WORKING):
         raise ValueError(f"a model of opset {source} can be lowered to {OLDEST} or newer, not to {opset}")
-    work = _prepared(model)
+    work = _prepared(model, opset)
     types = _known_types(work)
     problems = _lower_graphs(work, opset, types)
     if problems:
@@ -73,12 +80,14 @@ def lower_model(model: ir.Model, opset: int) -> None:
     model.ir_version = max(3, lowest_ir_version(work))
 
 
-def _prepared(model: ir.Model) -> ir.Model:
-    """A copy at the working opset or above, without functions."""
+def _prepared(model: ir.Model, opset: int) -> ir.Model:
+    """A copy at the working opset or above, without functions, and without layouts that the opset lacks."""
     copy = model.clone()
     upgrade_model(copy)
     if copy.functions:
         InlinePass()(copy)
+    if opset < 14:
+        time_major(copy)
     return copy
 
 
@@ -223,14 +232,14 @@ def _message(model: ir.Model, opset: int, types: list[Type | None], problems: di
     needed = dict.fromkeys(groups, source)
     left = set(groups)
     for tried in range(opset + 1, source):
-        still = _lower_graphs(_prepared(model), tried, types, only={groups[kind][0] for kind in left})
+        still = _lower_graphs(_prepared(model, tried), tried, types, only={groups[kind][0] for kind in left})
         solved = {kind for kind in left if groups[kind][0] not in still}
         needed.update(dict.fromkeys(solved, tried))
         left -= solved
         if not left:
             break
     lowest = max(needed.values())
-    while lowest < source and _lower_graphs(_prepared(model), lowest, types, only=problems.keys()):
+    while lowest < source and _lower_graphs(_prepared(model, lowest), lowest, types, only=problems.keys()):
         lowest += 1
     asked = f", and opset {opset} was asked for"
     parts = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -268,8 +268,3 @@ def optional_input(node: ir.Node, index: int) -> ir.Value | None:
 def counted_from_front(axes: Iterable[int], rank: int) -> list[int]:
     """Axes as numbers of 0 or more."""
     return [axis + rank if axis < 0 else axis for axis in axes]
-
-
-def plain_attributes(node: ir.Node) -> Mapping[str, ir.Attr]:
-    """The attributes of a node, to be given to another."""
-    return dict(node.attributes)

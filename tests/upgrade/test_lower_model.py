@@ -296,3 +296,16 @@ def test_an_empty_batch_keeps_its_shape(opset: int):
         return
     for shape in ((2, 3, 4), (0, 3, 4), (3, 0, 4)):
         same(proto, opset, x=np.ones(shape, np.float32))
+
+
+def test_recurrent_layers_with_the_batch_first():
+    proto = parsed("""<ir_version: 10, opset_import: ["": 21]>
+    g (float[2, 5, 3] x, float[1, 4, 3] w, float[1, 4, 4] r) => (float[2, 5, 1, 4] y) {
+        y = RNN <hidden_size = 4, layout = 1> (x, w, r)
+    }""")
+    new = lowered(proto, 13)
+    onnx.checker.check_model(new, full_check=True)
+    assert not any(a.name == "layout" for node in new.graph.node for a in node.attribute)
+    assert run(new, x=X[:, :1, :3].repeat(5, 1), w=np.ones((1, 4, 3), "f"), r=np.ones((1, 4, 4), "f"))[0].shape == (
+        2, 5, 1, 4,
+    )  # fmt: skip
