@@ -137,6 +137,8 @@ def _number(op: str, a: Extent, b: Extent) -> Extent:
         return b
     if op in ("Add", "Sub") and b == 0:
         return a
+    if op == "Mul" and all(isinstance(e, str) or e >= 0 for e in (a, b)):
+        return dims.product((a, b))
     return dims.anonymous()
 
 

@@ -96,27 +96,54 @@ def quotient(whole: Iterable[Extent], parts: Iterable[Extent]) -> Extent | None:
     >>> quotient(("batch", 4), (4,))
     'batch'
     """
-    numerator, denominator = 1, 1
-    names: Counter[str] = Counter()
-    for extent in whole:
+    numerator, names = _factors(whole)
+    denominator, others = _factors(parts)
+    names.subtract(others)
+    if any(c < 0 for c in names.values()) or denominator == 0 or numerator % denominator:
+        return None
+    return _product(numerator // denominator, names)
+
+
+def product(extents: Iterable[Extent]) -> Extent:
+    """The product of extents. What is no integer and no name alone gets a name by its factors.
+
+    >>> product((4, 3)), product(("batch", 1))
+    (12, 'batch')
+    >>> rows = product(("batch", 16))  # of a reshape, and back
+    >>> is_anonymous(rows), quotient((rows, 32), (16, 32))
+    (True, 'batch')
+    """
+    return _product(*_factors(extents))
+
+
+_TIMES = "\u00b7"
+
+
+def _factors(extents: Iterable[Extent]) -> tuple[int, Counter[str]]:
+    """The integers' product, and how often each name is a factor."""
+    number, names = 1, Counter[str]()
+    for extent in extents:
         if isinstance(extent, int):
-            numerator *= extent
+            number *= extent
+        elif extent.startswith("?" + _TIMES):
+            _, written, *rest = extent.split(_TIMES)
+            number *= int(written)
+            names.update(rest)
         else:
             names[extent] += 1
-    for extent in parts:
-        if isinstance(extent, int):
-            denominator *= extent
-        else:
-            names[extent] -= 1
-    left = {n: c for n, c in names.items() if c}
-    if any(c < 0 for c in left.values()) or denominator == 0 or numerator % denominator:
-        return None
-    number = numerator // denominator
-    if not left:
+    return number, names
+
+
+def _product(number: int, names: Counter[str]) -> Extent:
+    """A name that equal products share; it begins with ``?``, since no file may have it."""
+    factors = sorted(names.elements())
+    if not factors or number == 0:
         return number
-    if number == 1 and len(left) == 1 and next(iter(left.values())) == 1:
-        return next(iter(left))
-    return None
+    if number == 1 and len(factors) == 1:
+        return factors[0]
+    if any(_TIMES in name for name in factors):
+        return anonymous()
+    return _TIMES.join(("?", str(number), *factors))
 
 
 def text(dims: Sequence[Extent] | None) -> str:

@@ -366,7 +366,9 @@ class Graph:
         found: list[Type | None] | None = None
         if node.op_type in BODIES and not node.domain:
             found = infer_bodies(self, node, attributes, types)
-        elif any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+        elif attributes and any(
+            a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()
+        ):
             proto = ir.serde.serialize_node(node)
             for n, name in enumerate(proto.input):
                 proto.input[n] = f"i{n}" if name else ""
@@ -381,7 +383,7 @@ class Graph:
         else:
             found = infer(
                 node.op_type, node.domain, self.opset, attributes, types, len(node.outputs), proto, outer_types,
-                dict(self.root.graph.opset_imports), strict=strict,
+                self.root.graph.opset_imports, strict=strict,
             )  # fmt: skip
         for value, known in zip(node.outputs, found, strict=True):
             declared = self._declared(value) if value.type is not None else None

@@ -79,8 +79,10 @@ def _description(value: ir.Value) -> _Described | None:
         return None
     if value.is_graph_output() or value.metadata_props or value.doc_string or value.meta:
         return None
-    if shape is not None and any(shape.get_denotation(axis) for axis in range(len(shape))):
-        return None
+    if shape is not None:
+        for axis in range(len(shape)):
+            if shape.get_denotation(axis):
+                return None
     return value, type_, shape
 
 

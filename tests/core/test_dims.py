@@ -72,13 +72,26 @@ def test_broadcast_agrees_with_numpy() -> None:
 
 @pytest.mark.parametrize(
     ("whole", "parts", "expected"),
-    [(("n", 2, 3), ("n",), 6), (("n", 4), (4,), "n"), (("n", 4), (2,), None), ((2, 3), (4,), None),
+    [(("n", 2, 3), ("n",), 6), (("n", 4), (4,), "n"), (("n", 4), (2,), dims.product(("n", 2))), ((2, 3), (4,), None),
         ((0, 3), (3,), 0), ((0, 3), (0,), None),
      (("n", "m"), ("n",), "m"), (("n", "m"), ("k",), None), (("n", 6), ("n", 2), 3), ((2, 3), (), 6),
      (("n", "n"), ("n",), "n"), (("n",), ("n", "n"), None)],
 )  # fmt: skip
 def test_quotient(whole: Any, parts: Any, expected: Any) -> None:
     assert dims.quotient(whole, parts) == expected
+
+
+def test_products_are_known_again() -> None:
+    rows = dims.product(("batch", 16))
+    assert dims.is_anonymous(rows)
+    assert dims.same(rows, dims.product((4, "batch", 4)))
+    assert dims.same(rows, dims.product(("batch", 8))) is None
+    assert dims.quotient((rows, 32), (16, 32)) == "batch"
+    assert dims.quotient((dims.product((rows, "n")), 3), (rows,)) == dims.product(("n", 3))
+    assert dims.product((0, "n")) == 0
+    assert dims.product(()) == 1
+    nameless = dims.anonymous()
+    assert dims.quotient((dims.product((nameless, 2)),), (2,)) == nameless
 
 
 def test_text_and_size() -> None:
