@@ -24,6 +24,7 @@ from graphkit.errors import OperatorError, TraceError
 from graphkit.inference import Misfit, Type, from_proto, infer, type_proto
 from graphkit.interpreter import Attributes
 from graphkit.source import here, user_location
+from graphkit.statistics import keep_apart
 
 STOP = "graphkit.stop_gradient"
 _stopping: ContextVar[bool] = ContextVar("graphkit_stopping", default=False)
@@ -85,6 +86,7 @@ class Graph:
     @classmethod
     def adopt(cls, model: ir.Model) -> Graph:
         """A Graph around a model's main graph, with a Record for every node and types inferred afresh."""
+        keep_apart(model.graph)
         self = cls(model.graph, opset=model.opset_imports.get("", schemas.WORKING_OPSET))
         self.strict = False
         for node in ir.traversal.RecursiveGraphIterator(model.graph):
@@ -280,6 +282,9 @@ class Graph:
         given = dict(attributes) if attributes else {}
         self._ensure_opset(op, given, domain, len(inputs))
         captured = [None if t is None else self.capture(t) for t in inputs]
+        if op == "BatchNormalization" and outputs > 1 and given.get("training_mode"):
+            # see graphkit.statistics: the runtime would write over these
+            captured[3:] = [None if t is None else self.apply("Sum", (t,), None, 1, "")[0] for t in captured[3:]]
         node = ir.Node(
             domain, op, [None if t is None else t.value for t in captured],
             attributes=[ir_attribute(k, v) for k, v in given.items() if v is not None],

@@ -142,6 +142,8 @@ def remove_single(ctx: Context, node: ir.Node) -> Outcome:
             return "its equation computes something"
     elif len(node.inputs) != 1:
         return f"it has {len(node.inputs)} inputs"
+    elif any(use.node.op_type == "BatchNormalization" and use.idx > 2 for use in node.outputs[0].uses()):
+        return "it copies running statistics, which the runtime writes over"
     return drop(ctx, node, node.inputs[0])
 
 

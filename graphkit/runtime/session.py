@@ -15,6 +15,7 @@ import onnxruntime
 from graphkit.errors import GraphkitError, InputError, ModelFileError, did_you_mean
 from graphkit.modelfile import ModelLike, borrow_model
 from graphkit.modelfile.protos import to_proto
+from graphkit.statistics import keep_apart, overwritten_inputs
 
 from .devices import Device, create_session, find_device
 from .feeds import FeedCheck, Port, check_feeds_finite, port
@@ -85,6 +86,9 @@ class Session:
         self._device = find_device(device)
         self._where = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "the model"
         graph_model = borrow_model(model)
+        if any(overwritten_inputs(node) for node in graph_model.graph.all_nodes()):
+            model = graph_model = graph_model.clone()
+            keep_apart(graph_model.graph)
         options = _options(threads, optimizations)
         content, self._held = _content(model, graph_model, options)
         disabled = [*_SLOW_FUSIONS, *hazardous_optimizers(graph_model), *disabled_optimizers] if optimizations else []

@@ -237,8 +237,12 @@ def _untie_running_statistics(graph: ir.Graph) -> None:
             graph.register_initializer(own)
 
 
+def _copies(node: ir.Node) -> bool:
+    return node.op_type == "Identity" or (node.op_type == "Sum" and len(node.inputs) == 1)
+
+
 def _through_identities(value: ir.Value | None) -> ir.Value | None:
-    while value is not None and (producer := value.producer()) is not None and producer.op_type == "Identity":
+    while value is not None and (producer := value.producer()) is not None and _copies(producer):
         value = producer.inputs[0]
     return value
 
