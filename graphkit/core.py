@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from graphkit import dtypes
 from graphkit import source as source_lines
+from graphkit.absent import Absent
 from graphkit.dimension import DimArithmetic
 from graphkit.dims import Dims, Extent
 from graphkit.errors import GradientError, OperatorError, TraceError
@@ -200,7 +201,7 @@ class Tensor(TensorMethods):
         if self.graph is not None and self.value is not None:
             return self.graph.dtype_of(self.value)
         array = self._array
-        if not isinstance(array, np.ndarray):
+        if not isinstance(array, np.ndarray | Absent):
             array = array[0] if array else np.empty(0, np.float32)  # a sequence's dtype is its elements'
         found: dtypes.DType = array.dtype
         return found
@@ -210,7 +211,7 @@ class Tensor(TensorMethods):
         """The shape as gradient rules see it: integers and names, None for an unknown rank."""
         if self.graph is not None and self.value is not None:
             return self.graph.dims_of(self.value)
-        return self._array.shape if isinstance(self._array, np.ndarray) else None
+        return self._array.shape if isinstance(self._array, np.ndarray | Absent) else None
 
     @property
     def rank(self) -> int | None:

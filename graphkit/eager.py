@@ -23,6 +23,7 @@ from numpy import ndarray
 from onnx import helper
 
 from graphkit import dtypes, interpreter
+from graphkit.absent import UNREAD_INPUTS, UNREAD_OUTPUTS, WORTH, Absent
 from graphkit.core import Record, Tensor, as_tensor
 from graphkit.errors import GradientError, GraphkitError, OperatorError, TraceError
 from graphkit.interpreter import Attributes
@@ -91,6 +92,11 @@ class Eager:
                         f"{op} at {here()} got a tensor of a trace that is over (or of another one): {t!r}. "
                         "Return it from the traced function instead of keeping it in a variable outside."
                     )
+                if type(array) is Absent:
+                    raise GradientError(
+                        f"{op} reads a value of which only the shape was kept. This is a fault of graphkit: a gradient "
+                        "rule reads more than graphkit.absent says of it."
+                    )
                 signature.append(("sequence", _sequence_dtype(array)))
             else:
                 signature.append(array.dtype.num)
@@ -126,6 +132,8 @@ class Eager:
             op, domain, inputs, dict(attributes) if attributes else {}, results, user_location(),
             sum([t._version for t in inputs if t is not None]), needs=needs,
         )  # fmt: skip
+        if not domain and results[0].nbytes >= WORTH:
+            _let_go(record)
         if count != outputs:  # what the rule keeps is the record's own affair
             results = results[:outputs]
         return tuple(
@@ -177,6 +185,20 @@ def _foreign(session: onnxruntime.InferenceSession) -> bool:
     """Whether a dtype goes in or out that ONNX Runtime's Python API has no numpy arrays for."""
     types = [v.type for v in (*session.get_inputs(), *session.get_outputs())]
     return any(name in t for t in types for name in ("bfloat16", "float8", "int4", "float4"))
+
+
+def _let_go(record: Record) -> None:
+    """Keep the shapes alone of what the record's gradient rule does not read."""
+    unread = UNREAD_INPUTS.get(record.op)
+    if unread is not None:
+        inputs = list(record.inputs)
+        for place in unread:
+            t = inputs[place] if place < len(inputs) else None
+            if t is not None and t.record is not None and type(t._array) is ndarray:
+                inputs[place] = Tensor(Absent(t._array.shape, t._array.dtype), t.record, t.index, t._needs, t.name)
+        record.inputs = tuple(inputs)
+    if record.op in UNREAD_OUTPUTS:
+        record.made = [Absent(a.shape, a.dtype) for a in record.made]
 
 
 def _carries(array: Any) -> bool:

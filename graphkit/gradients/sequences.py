@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from graphkit import dtypes
 from graphkit.bodies import run_body
+from graphkit.absent import Absent
 from graphkit.core import Record, Tensor
 from graphkit.dims import same_dims
 from graphkit.errors import GradientError
@@ -232,7 +233,7 @@ def is_sequence(t: Tensor) -> bool:
     if t.graph is not None and t.value is not None:
         proto = t.graph.type_of(t.value).proto
         return proto is not None and proto.WhichOneof("value") == "sequence_type"
-    return not isinstance(t._array, np.ndarray)
+    return not isinstance(t._array, np.ndarray | Absent)
 
 
 def is_tensor(t: Tensor) -> bool:
@@ -240,7 +241,7 @@ def is_tensor(t: Tensor) -> bool:
     if t.graph is not None and t.value is not None:
         proto = t.graph.type_of(t.value).proto
         return proto is None or proto.WhichOneof("value") == "tensor_type"
-    return isinstance(t._array, np.ndarray)
+    return isinstance(t._array, np.ndarray | Absent)
 
 
 def as_sequence(g: Pieces) -> Tensor:
