@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from graphkit import dtypes
-from graphkit.bodies import run_body
 from graphkit.absent import Absent
+from graphkit.bodies import run_body
 from graphkit.core import Record, Tensor
 from graphkit.dims import same_dims
 from graphkit.errors import GradientError
