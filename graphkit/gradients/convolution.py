@@ -2,8 +2,8 @@
 
 Each is the other's transpose, so the cotangent of one's input is the other applied to the cotangent. The weight's is
 a sum over every place at which the kernel was applied: one matrix product for each offset in the kernel, over a slice
-of the padded input; where channels are few, one product over all windows put side by side by a Gather, since then the
-slices would cost more than the products. For a single channel a group, and for kernels of many offsets, it is one
+of the padded input; where channels are few, one product over all windows put side by side, since then the slices would
+cost more than the products. For a single channel a group, and for kernels of many offsets, it is one
 convolution with images as channels: strides and dilations change places, and the cotangent is the kernel.
 """
 
@@ -44,6 +44,7 @@ SLICES_FROM = 48
 # Above so many offsets one convolution: as fast at 64 channels and 7x7, 5 to 25 times so at few channels and 1x256.
 MANY_OFFSETS = 32
 GATHER_LIMIT = 1 << 21  # of elements an image has when its windows are put side by side
+UNKNOWN_LIMIT = 9 * 16  # of elements a window has, where the windows are not known to be few
 CONSTANT_LIMIT = 1 << 14  # of positions that become a constant of the file; more are added up when it runs
 
 
@@ -103,6 +104,10 @@ def kernel_gradient(x: Tensor, g: Tensor, w: Tensor, places: Windows, group: int
     extents = spatial(p.dims, places.axes)
     small = counts is not None and math.prod(counts) * math.prod(places.kernel) * channels <= GATHER_LIMIT
     plain = all(k == 1 for k in places.kernel) and all(s == 1 for s in places.strides)
+    if size > 1 and inner < SLICES_FROM:
+        fits = size * inner <= math.prod(counts) and small if counts is not None else size * inner <= UNKNOWN_LIMIT
+        if fits:
+            return _side_by_side(x, g, places, group, inner, outputs)
     if counts is not None and extents is not None and (plain or (channels // group < SLICES_FROM and small)):
         return _gathered(p, g, places, group, channels, outputs, counts, extents)
     return _by_offset(p, g, places, group, channels, outputs)
@@ -162,6 +167,24 @@ def _channels(w: Tensor, axis: int) -> int:
 
 def _offsets(places: Windows) -> list[tuple[int, ...]]:
     return list(itertools.product(*(range(k) for k in places.kernel)))
+
+
+def _side_by_side(x: Tensor, g: Tensor, places: Windows, group: int, inner: int, outputs: int) -> Tensor:
+    """All windows side by side by a convolution whose kernels each pick one offset, then one product an image."""
+    n, size = places.axes, math.prod(places.kernel)
+    settings: dict[str, Any] = {"strides": list(places.strides), "dilations": list(places.dilations)}
+    if places.pads is None or min(places.pads) < 0:
+        x = padded(x, places)
+    elif any(places.pads):
+        settings["pads"] = places.pads
+    picks = np.tile(np.eye(size).reshape(size, 1, *places.kernel), (group * inner, *[1] * (n + 1)))
+    windows = apply1("Conv", x, constant(picks, x.dtype), group=group * inner, **settings)  # channels x offsets
+    groups = [group] if group > 1 else []
+    rows = apply1("Reshape", windows, constant_ints([0, *groups, inner * size, -1])) if n > 1 or groups else windows
+    left = apply1("Reshape", g, constant_ints([0, *groups, outputs // group, -1])) if n > 1 or groups else g
+    turned = apply1("Transpose", rows, perm=[0, 1, 3, 2] if groups else [0, 2, 1])
+    product = apply1("ReduceSum", apply1("MatMul", left, turned), constant_ints([0]), keepdims=0)
+    return apply1("Reshape", product, constant_ints([outputs, inner, *places.kernel]))
 
 
 def _gathered(

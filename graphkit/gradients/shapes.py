@@ -231,6 +231,8 @@ def divide_by_count(x: Tensor, count: int | Tensor) -> Tensor:
         reciprocal = np.float64(1.0) / count if count else np.float64(np.nan)
         return apply1("Mul", x, constant(reciprocal, x.dtype))
     wide = dtypes.FLOAT64 if x.dtype == dtypes.FLOAT64 else dtypes.FLOAT32
+    if x.dtype == wide:
+        return apply1("Div", x, count.astype(wide))
     fraction = apply1("Reciprocal", count.astype(wide))
     return apply1("Mul", x, fraction.astype(x.dtype))
 
