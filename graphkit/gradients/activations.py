@@ -139,12 +139,12 @@ def gelu(r: Record, g: Tensor) -> Tensor:
     assert x is not None
     if r.attribute("approximate", "none") == "tanh":
         return apply1("Mul", g, _gelu_tanh_slope(x))
-    # Phi(x) + x phi(x), the normal distribution and its density
-    phi = apply1("Mul", apply1("Exp", apply1("Mul", apply1("Mul", x, x), number(-0.5, g))),
-                 number(1 / np.sqrt(2 * np.pi), g))  # fmt: skip
-    distribution = apply1("Add", apply1("Mul", apply1("Erf", apply1("Mul", x, number(np.sqrt(0.5), g))),
-                                        number(0.5, g)), number(0.5, g))  # fmt: skip
-    return apply1("Mul", g, apply1("Add", distribution, apply1("Mul", x, phi)))
+    # Phi(x) + x phi(x), the normal distribution and its density; twice that is 1 + erf(u) + 2 u e^(-u^2) / sqrt(pi)
+    # with u = x / sqrt(2). The factor goes into the exponent, the half to g, where a product may take it in.
+    u = apply1("Mul", x, number(np.sqrt(0.5), g))
+    density = apply1("Exp", apply1("Sub", number(np.log(2 / np.sqrt(np.pi)), g), apply1("Mul", u, u)))
+    twice = apply1("Add", apply1("Add", apply1("Erf", u), number(1, g)), apply1("Mul", u, density))
+    return apply1("Mul", apply1("Mul", g, number(0.5, g)), twice)
 
 
 def _gelu_tanh_slope(x: Tensor) -> Tensor:
