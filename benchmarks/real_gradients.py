@@ -238,8 +238,8 @@ def central_difference(
     steady = wobble <= STEADY
     if steady.any():
         first = int(np.argmax(steady))
-        after = np.flatnonzero(~steady[first:])
-        wobble[:first] = wobble[first + int(after[0]) if len(after) else len(wobble) :] = np.inf
+        ended = np.flatnonzero(~steady[first:])
+        wobble[:first] = wobble[first + int(ended[0]) if len(ended) else len(wobble) :] = np.inf
     return rows[1 + int(np.argmin(wobble))]
 
 

@@ -84,8 +84,9 @@ def _in_branch(ctx: Context, value: ir.Value, node: ir.Node, condition: ir.Value
         return None
     given = producer.attributes[name].as_graph().outputs[value.index() or 0]
     shape, dtype, ints = ctx.shape(given), ctx.dtype(given), ctx.ints(given)
-    if ints is not None and dtype is not None and shape is not None and all(isinstance(n, int) for n in shape):
-        return np.array(ints, dtype.numpy()).reshape(shape)
+    known = None if shape is None else [n for n in shape if isinstance(n, int)]
+    if ints is not None and dtype is not None and shape is not None and known is not None and len(known) == len(shape):
+        return np.array(ints, dtype.numpy()).reshape(known)
     tensor = ctx.tensor(given)
     return ctx.array(given) if tensor is not None and tensor.size <= _FEW else None
 
