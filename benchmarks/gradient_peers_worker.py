@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper, shape_inference
+from onnx import TensorProto, helper, inliner, shape_inference
 
 RTOL, ATOL = 2e-3, 2e-4
 Made = tuple[onnx.ModelProto, list[str], dict[str, Any], Callable[[Any], Any]]
@@ -61,7 +61,7 @@ def by_onnxsim(model: onnx.ModelProto, wanted: list[str]) -> Made:
     if builder.functions:
         made.functions.extend(builder.functions)
         made.opset_import.extend(helper.make_opsetid(d, 1) for d in {f.domain for f in builder.functions})
-        made = onnx.inliner.inline_local_functions(made)
+        made = inliner.inline_local_functions(made)
     names = [found[n] for n in wanted]
     made.graph.output.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in dict.fromkeys(names))
     return made, names, {}, lambda a: a
