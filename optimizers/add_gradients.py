@@ -100,7 +100,8 @@ def add_gradients(
         taken = named_values(own.graph)
         for name, gradient in zip(names, found, strict=True):
             _add_output(graph, gradient, name + suffix, name, taken)
-    own.ir_version = max(own.ir_version, lowest_ir_version(own))
+    if not isinstance(model, onnx.ModelProto):  # for which give_back finds it
+        own.ir_version = max(own.ir_version, lowest_ir_version(own))
     return give_back(model, own)
 
 

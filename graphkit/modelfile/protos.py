@@ -77,7 +77,7 @@ def _description(value: ir.Value) -> _Described | None:
     type_, shape = value.type, value.shape
     if type(type_) is not ir.TensorType or type_.denotation or not value.name:
         return None
-    if value.is_graph_output() or value.metadata_props or value.doc_string or value.meta:
+    if value.is_graph_output() or value.metadata_props or value.doc_string:
         return None
     if shape is not None:
         for axis in range(len(shape)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import onnx_ir as ir
@@ -67,9 +68,7 @@ def _needs(model: ir.Model) -> Iterator[int]:
 
 def _dtypes(model: ir.Model) -> set[ir.DataType]:
     found: set[ir.DataType] = set()
-    nodes = list(every_node(model.graph))
-    for function in model.functions.values():
-        nodes.extend(every_node(function))
+    nodes = itertools.chain(every_node(model.graph), *map(every_node, model.functions.values()))
     for graph in every_graph(model.graph):
         for value in graph.initializers.values():
             if value.const_value is not None:
