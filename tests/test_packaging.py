@@ -78,6 +78,17 @@ def test_wheel_from_a_clone_without_links_holds_every_module_once(linkless: Path
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+def test_wheel_from_a_clone_with_links_holds_every_module_once(tmp_path: Path):
+    clone = tmp_path / "clone"
+    run("git", "clone", "--quiet", "--no-hardlinks", ROOT, clone, cwd=ROOT)
+    if not (clone / "graphkit" / LINKED[0]).is_symlink():
+        pytest.skip("no symbolic links here")
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", clone / "dist", cwd=clone)
+    (wheel,) = (clone / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert sorted(name for name in archive.namelist() if ".dist-info/" not in name) == sources()
+
+
 def test_wheel_by_way_of_the_sdist_holds_the_same(built: tuple[Path, Path]):
     sdist, wheel = built
     with zipfile.ZipFile(wheel) as archive:
