@@ -36,7 +36,7 @@ from graphkit.optimizers import add_gradients, optimize
 
 PEERS = ("onnx-ad==0.3.0", "onnxsim==0.8.1", "onnxruntime", "onnx==1.23.2")
 TOOLS = ("onnx-ad", "onnxsim")
-WORKER = Path(__file__).with_name("gradient_peers_worker.py")
+WORKER = Path(__file__).with_name("_gradient_peers_worker.py")
 LARGEST = 200  # elements of one input: differences take two runs an element
 
 

@@ -1,6 +1,6 @@
 """Differentiate cases with one of the peers; run by ``benchmarks.gradient_peers`` in the peers' own environment.
 
-    python gradient_peers_worker.py TOOL FOLDER
+    python _gradient_peers_worker.py TOOL FOLDER
 
 For every case folder (``model.onnx``, ``feeds.npz``, ``gradients.npz``) one line of JSON: the case, a verdict (right,
 wrong, refused, or broken: no runtime loads or runs it), the nodes added, and what was said.
