@@ -25,10 +25,12 @@ def draw_curve(
     title: str = "loss",
     x_label: str = "step",
     logarithmic: bool = False,
+    first: int = 0,
 ) -> Path:
     """Draw one or several named series of numbers over their index as ``.svg`` or ``.png``; return the path.
 
-    Values that are not finite leave a gap. ``logarithmic`` scales the y axis, for values above 0.
+    Values that are not finite leave a gap. ``logarithmic`` scales the y axis, for values above 0. ``first`` is what the
+    first value is called on the x axis: 1 for epochs.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +60,7 @@ def draw_curve(
     for step in _steps(longest):
         x = at(step, ticks[0])[0]
         scene.line([(x, _HEIGHT - _BOTTOM), (x, _HEIGHT - _BOTTOM + 4)], "#444444")
-        scene.text(x, _HEIGHT - _BOTTOM + 18, f"{step:g}", 11)
+        scene.text(x, _HEIGHT - _BOTTOM + 18, f"{step + first:g}", 11)
     scene.line([(_LEFT, _TOP), (_LEFT, _HEIGHT - _BOTTOM), (_WIDTH - _RIGHT, _HEIGHT - _BOTTOM)], "#444444")
     scene.text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 10, x_label, 12)
     for number, (label, values) in enumerate(named.items()):

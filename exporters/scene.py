@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,9 +11,9 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from graphkit.errors import GraphkitError
-from graphkit.modelfile.files import replacing, write_text
+from graphkit.modelfile.files import replacing, target_of, write_text
 
-__all__ = ["Scene", "save"]
+__all__ = ["Scene", "check_picture", "save"]
 
 Point = tuple[float, float]
 # The width of a character of the fonts asked for, relative to the font size.
@@ -102,15 +103,27 @@ class Scene:
 
 def save(scene: Scene, path: str | os.PathLike[str]) -> Path:
     """Write a scene as ``.svg`` or ``.png``, whole or not at all, and return the path."""
-    target = Path(path)
-    suffix = target.suffix.lower()
+    target = check_picture(path)
     try:
-        if suffix == ".svg":
+        if target.suffix.lower() == ".svg":
             write_text(target, to_svg(scene))
-        elif suffix == ".png":
-            _save_png(scene, target)
         else:
-            raise GraphkitError(f"{target}: pictures are written as .svg or .png")
+            _save_png(scene, target)
+    except OSError as error:
+        raise GraphkitError(f"{target} could not be written: {error.strerror or error}") from error
+    return target
+
+
+def check_picture(path: str | os.PathLike[str]) -> Path:
+    """The path, if a picture can be written there; for a caller who would rather know before a long computation."""
+    target = Path(path)
+    if target.suffix.lower() not in (".svg", ".png"):
+        raise GraphkitError(f"{target}: pictures are written as .svg or .png")
+    if target.suffix.lower() == ".png" and importlib.util.find_spec("matplotlib") is None:
+        raise _no_matplotlib(target)
+    try:
+        if not target_of(path).parent.is_dir():
+            raise GraphkitError(f"{target} could not be written: there is no folder {target.parent}; make it first")
     except OSError as error:
         raise GraphkitError(f"{target} could not be written: {error.strerror or error}") from error
     return target
@@ -155,10 +168,7 @@ def _save_png(scene: Scene, target: Path) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise GraphkitError(
-            f"{target.name}: a PNG needs matplotlib, which is not installed; install onnx-graphkit[plot], or write "
-            f"{target.with_suffix('.svg').name}"
-        ) from None
+        raise _no_matplotlib(target) from None
     dots = 144 if max(scene.width, scene.height) < 8000 else 72  # a PNG side is limited to 65,536 dots
     figure = Figure(figsize=(scene.width / 72, scene.height / 72), dpi=dots)
     FigureCanvasAgg(figure)
@@ -170,6 +180,13 @@ def _save_png(scene: Scene, target: Path) -> None:
         _draw(axes, item, order)
     with replacing(target) as file:
         figure.savefig(file, format="png")
+
+
+def _no_matplotlib(target: Path) -> GraphkitError:
+    return GraphkitError(
+        f"{target.name}: a PNG needs matplotlib, which is not installed; install onnx-graphkit[plot], or write "
+        f"{target.with_suffix('.svg').name}"
+    )
 
 
 def _draw(axes: Any, item: Box | Line | Text, order: int) -> None:

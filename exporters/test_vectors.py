@@ -22,6 +22,7 @@ from onnx import numpy_helper
 from graphkit.errors import ModelFileError, VerificationError
 from graphkit.exporters.verify import Difference, compare_outputs
 from graphkit.modelfile import ModelLike
+from graphkit.modelfile.files import check_readable
 from graphkit.runtime import Session
 
 __all__ = ["TestVectors", "check_test_vectors", "read_tensor", "read_test_vectors", "write_test_vectors"]
@@ -117,6 +118,7 @@ def _message(name: str, value: Any) -> Any:
 def read_tensor(file: Path) -> tuple[str, Any]:
     """Read one ``.pb`` file: the name, and the array or list of arrays."""
     try:
+        check_readable(file)
         content = file.read_bytes()
     except OSError as error:
         raise ModelFileError(f"{file} cannot be read: {error.strerror or error}") from error

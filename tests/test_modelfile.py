@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -305,11 +307,67 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
         write_model(affine(), tmp_path)
 
 
-def test_a_link_at_the_target_is_replaced_not_followed(tmp_path: Path) -> None:
-    outside = tmp_path / "outside.onnx"
+def test_a_link_at_the_target_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    real = tmp_path / "v2.onnx"
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "m.onnx").symlink_to("../v2.onnx")
+    for _ in range(2):  # the first time the link leads nowhere
+        write_model(affine(), folder / "m.onnx")
+        assert (folder / "m.onnx").is_symlink() and not real.is_symlink()
+        assert read_model(real).graph.name == "affine"
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["models", "v2.onnx"]
+    before = real.read_bytes()
+    with pytest.raises(ModelFileError, match=r"is a symbolic link, and .* write to .*v2.onnx itself"):
+        write_model(affine(size=400), folder / "m.onnx", external_above=100)
+    assert real.read_bytes() == before
+    (folder / "round.onnx").symlink_to("round.onnx")
+    with pytest.raises(ModelFileError, match="circle"):
+        write_model(affine(), folder / "round.onnx")
+
+
+def test_a_link_at_the_data_file_is_replaced_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.bin"
     outside.write_bytes(b"precious")
     folder = tmp_path / "models"
     folder.mkdir()
-    (folder / "m.onnx").symlink_to(outside)
-    write_model(affine(), folder / "m.onnx")
-    assert outside.read_bytes() == b"precious" and not (folder / "m.onnx").is_symlink()
+    (folder / "m.onnx.data").symlink_to(outside)
+    write_model(affine(size=400), folder / "m.onnx", external_above=100)
+    assert outside.read_bytes() == b"precious" and not (folder / "m.onnx.data").is_symlink()
+
+
+def test_a_target_that_ends_in_a_slash_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="slash"):
+        write_model(affine(), f"{tmp_path / 'm.onnx'}/")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are in the file system of Unix only")
+def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "m.onnx"
+    os.mkfifo(pipe)
+    (tmp_path / "link.onnx").symlink_to(pipe)
+    for path in (pipe, tmp_path / "link.onnx"):
+        with pytest.raises(ModelFileError, match="it is a named pipe, not a regular file"):
+            read_model(path)  # before it is opened, which would wait for a writer
+        with pytest.raises(ModelFileError, match="it is a named pipe, not a regular file"):
+            write_model(affine(), path)
+        with pytest.raises(OSError, match="named pipe"):
+            modelfile.files.write_text(path, "text")
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFCHR, stat.S_IFBLK])
+def test_devices_are_neither_read_nor_replaced(kind: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"")
+    true_stat = os.stat
+
+    def as_device(at: Any, **options: Any) -> os.stat_result:
+        found = true_stat(at, **options)
+        return os.stat_result((kind | 0o666, *found[1:])) if str(at) == str(path) else found
+
+    monkeypatch.setattr(os, "stat", as_device)
+    for check in (modelfile.files.check_readable, modelfile.files.target_of):
+        with pytest.raises(OSError, match="it is a device, not a regular file"):
+            check(path)

@@ -139,6 +139,7 @@ def _numbers(value: Any) -> Any:
 def read_file(path: Path) -> Any:
     """Read inputs by name from a .npz or .json file or a test data set."""
     from graphkit.errors import InputError
+    from graphkit.modelfile.files import check_readable
 
     if path.is_dir():
         from graphkit.exporters.test_vectors import read_test_vectors
@@ -152,6 +153,7 @@ def read_file(path: Path) -> Any:
         return loaded
     if suffix == ".json":
         try:
+            check_readable(path)
             content = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror}") from error
@@ -186,9 +188,11 @@ def _load_numpy(path: Path) -> Any:
     import numpy as np
 
     from graphkit.errors import InputError
+    from graphkit.modelfile.files import check_readable
 
     name = ""
     try:
+        check_readable(path)
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
             if not hasattr(loaded, "files"):

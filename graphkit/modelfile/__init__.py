@@ -18,7 +18,7 @@ import onnx_ir as ir
 from graphkit.errors import ModelFileError, did_you_mean
 
 from .external import check_tensors, embedded, move_out, tensors_of
-from .files import replacing
+from .files import check_readable, replacing, target_of
 from .protos import to_proto
 from .versions import MAX_IR_VERSION, MAX_OPSETS, lowest_ir_version
 from .wellformed import check_well_formed, quiet_reading
@@ -115,6 +115,7 @@ def write_model(
     When the weights hold more than ``external_above`` bytes they go to one file beside it, ``<name>.data``. (When the
     model that is there uses that file, to ``<name>.data2``, and back the next time: the old model must stay whole until
     the new one has taken its place.) Weights that were in other files come along either way. ``model`` is not changed.
+    A symbolic link is followed, except where there are such weights, which readers look for beside the link.
     """
     target = Path(path)
     if isinstance(model, onnx.ModelProto):
@@ -124,14 +125,23 @@ def write_model(
         raise ModelFileError(f"{target}: the folder {target.parent} does not exist; make it first")
     if target.is_dir():
         raise ModelFileError(f"{target} is a folder; name a file in it, for example {target / 'model.onnx'}")
+    try:
+        real = target_of(path)
+    except OSError as error:
+        raise ModelFileError(f"{os.fspath(path)} could not be written: {error.strerror or error}") from error
     total = sum(tensor.nbytes for tensor in tensors_of(model) if tensor.dtype != ir.DataType.STRING)
     try:
         if total <= external_above:
             _replace(target, embedded(model), keep=None)
         else:
+            if real != target:
+                raise ModelFileError(
+                    f"{target} could not be written: it is a symbolic link, and {total:,} bytes of weights go to a "
+                    f"file beside the model; write to {real} itself"
+                )
             data = _free_data_name(target)
             outside = model.clone()
-            with replacing(target.parent / data) as file:
+            with replacing(target.parent / data, follow=False) as file:
                 move_out(outside, file, data)
             try:
                 _replace(target, outside, keep=data)
@@ -148,6 +158,7 @@ def write_model(
 
 def _parse(path: Path) -> onnx.ModelProto:
     try:
+        check_readable(path)
         content = path.read_bytes()
     except FileNotFoundError:
         raise ModelFileError(_not_found(path)) from None

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphkit.core import Array
 from graphkit.errors import ModelFileError
-from graphkit.modelfile.files import replacing
+from graphkit.modelfile.files import check_readable, replacing
 
 __all__ = ["read_state", "write_state"]
 
@@ -25,10 +25,10 @@ def write_state(path: str | os.PathLike[str], state: Mapping[str, Array], metada
     # safetensors writes the buffer as it lies in memory, so a transposed view must be laid out first.
     content = save({name: np.array(array, order="C") for name, array in state.items()}, dict(metadata))
     try:
-        with replacing(target) as file:
+        with replacing(path) as file:
             file.write(content)
     except OSError as error:
-        raise ModelFileError(f"{target} could not be written: {error.strerror or error}") from error
+        raise ModelFileError(f"{os.fspath(path)} could not be written: {error.strerror or error}") from error
 
 
 def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:
@@ -36,6 +36,10 @@ def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str
     from safetensors import SafetensorError, safe_open
 
     source = Path(path)
+    try:
+        check_readable(source)
+    except OSError as error:
+        raise ModelFileError(f"{source} cannot be read: {error.strerror or error}") from error
     if not source.is_file():
         raise ModelFileError(f"{source} does not exist" if not source.exists() else f"{source} is a folder, not a file")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -199,6 +200,24 @@ def test_failures_are_one_message(name: str, graphkit: Invoke) -> None:
     assert {path.name: path.read_bytes() for path in Path().iterdir() if path.is_file()} == before
     if code == 2:
         assert out == ""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are in the file system of Unix only")
+def test_pipes_are_neither_read_nor_replaced(graphkit: Invoke) -> None:
+    for name in ("p.onnx", "p.npz", "p.npy", "p.json", "p.pb", "p.svg"):
+        os.mkfifo(name)
+    for arguments in (
+        ["inspect", "p.onnx"],
+        *(["run", "neg.onnx", "--inputs", f"p.{kind}"] for kind in ("npz", "json")),
+        *(["run", "neg.onnx", "--input", f"x=p.{kind}"] for kind in ("npy", "pb")),
+        *(["run", "neg.onnx", "--random", "-o", f"p.{kind}"] for kind in ("npz", "json", "npy")),
+        ["optimize", "neg.onnx", "-o", "p.onnx"],
+        ["view", "neg.onnx", "-o", "p.svg"],
+    ):
+        code, _, err = graphkit(*arguments)
+        assert (code, err.count("Error: ")) == (1, 1), err
+        assert "it is a named pipe, not a regular file" in err
+    assert all(path.is_fifo() for path in Path().glob("p.*"))
 
 
 def test_an_old_output_survives_a_failure(graphkit: Invoke) -> None:
