@@ -54,18 +54,22 @@ def main(arguments: Sequence[str] | None = None) -> float:
     folder.mkdir(parents=True, exist_ok=True)
     graph.save(folder / "training")
     exported = trainer.export_inference(folder / "model.onnx")
-    optimized = gk.optimize(exported)
+    account = gk.optimizers.Report()
+    optimized = gk.optimize(exported, report=account)
     write_model(optimized, folder / "model.optimized.onnx")
     logits = gk.run(folder / "model.optimized.onnx", {"x": data.test_images})["output"]
     score = program.accuracy(logits, data.test_labels)
     pictures = [
         draw_curve(losses, folder / "loss.svg", title="training loss", x_label="step"),
-        draw_curve([100 * s for s in scores], folder / "accuracy.svg", title="test accuracy, %", x_label="epoch"),
+        draw_curve(
+            [100 * s for s in scores], folder / "accuracy.svg", title="test accuracy, %", x_label="epoch", first=1
+        ),
         draw(optimized, folder / "model.svg"),
         draw(graph.train, folder / "training.svg"),
     ]
     console.print(
-        f"\nThe optimized file ({len(exported.graph)} nodes, now {len(optimized.graph)}) names "
+        f"\nThe optimized file ({_nodes(len(exported.graph), len(optimized.graph))}"
+        f"{'; checked against the exported one' if account.verified else ''}) names "
         f"[bold]{score:.1%}[/bold] of the {len(data.test_labels):,} test images rightly.\n"
         f"All of it took {time.perf_counter() - began:.1f} seconds. What was made:"
     )
@@ -77,6 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> float:
     ):  # fmt: skip
         console.print(f"  {path}  [dim]{what}[/dim]", soft_wrap=True)
     return score
+
+
+def _nodes(before: int, after: int) -> str:
+    if after < before:
+        return f"{after} nodes instead of {before}"
+    return f"{after} nodes, as exported: there was nothing left to fuse"
 
 
 def _train(
