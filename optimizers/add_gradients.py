@@ -81,6 +81,9 @@ def add_gradients(
     everything = wrt == ALL
     if not names:
         raise GradientError("say with respect to what: wrt=[...] names graph inputs, initializers or other values")
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice is not None:
+        raise GradientError(f"wrt names '{twice}' twice")
     with collection_paused():
         own = read_model(model)
         if everything:
@@ -100,9 +103,9 @@ def add_gradients(
         taken = named_values(own.graph)
         for name, gradient in zip(names, found, strict=True):
             _add_output(graph, gradient, name + suffix, name, taken)
-    if not isinstance(model, onnx.ModelProto):  # for which give_back finds it
-        own.ir_version = max(own.ir_version, lowest_ir_version(own))
-    return give_back(model, own)
+        if not isinstance(model, onnx.ModelProto):  # for which give_back finds it
+            own.ir_version = max(own.ir_version, lowest_ir_version(own))
+        return give_back(model, own)
 
 
 @contextmanager

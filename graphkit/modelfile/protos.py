@@ -6,6 +6,7 @@ node with a generator of its own; both took longer than making the nodes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 import onnx
@@ -51,7 +52,12 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     >>> to_proto(model) == ir.to_proto(model)
     True
     """
-    described = [found for node in model.graph for value in node.outputs if (found := _description(value))]
+    graph = model.graph
+    values = itertools.chain(
+        (v for v in graph.initializers.values() if not v.is_graph_input()),
+        (v for node in graph for v in node.outputs),
+    )
+    described = [found for value in values if (found := _description(value))]
     for value, _, _ in described:
         value.type = value.shape = None  # so that onnx_ir leaves them out
     try:
