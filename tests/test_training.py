@@ -10,12 +10,14 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+import safetensors.numpy
 
 import graphkit as gk
 from graphkit import nn, optim
 from graphkit.errors import GradientError, GraphkitError, InputError, ModelFileError
 from graphkit.training import TrainingGraph, build
 from graphkit.training import folders as folders_module
+from graphkit.training.states import read_state, write_state
 
 RNG = np.random.default_rng(0)
 X3 = gk.spec("float32", ["n", 3])
@@ -544,3 +546,20 @@ def test_the_examples_of_the_guide_run():
         pytest.skip("the source distribution holds no docs")
     failed, tried = doctest.testfile(str(guide), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert (failed, tried > 10) == (0, True)
+
+
+def test_equal_states_are_equal_files_and_older_files_are_read(tmp_path: Path) -> None:
+    state = {"w": np.ones((2, 3), "float32"), "b": np.zeros(2, "int64")}
+    told = {"format": "graphkit training state", "steps": "7"}
+    contents = set()
+    for number in range(20):
+        order = told if number % 2 else dict(reversed(told.items()))
+        write_state(tmp_path / "s.safetensors", state, order)
+        contents.add((tmp_path / "s.safetensors").read_bytes())
+    assert len(contents) == 1
+    assert read_state(tmp_path / "s.safetensors")[1] == told
+    (tmp_path / "older.safetensors").write_bytes(safetensors.numpy.save(state, told))
+    assert read_state(tmp_path / "older.safetensors")[1] == told
+    (tmp_path / "bad.safetensors").write_bytes(safetensors.numpy.save(state, {"graphkit": "{"}))
+    with pytest.raises(ModelFileError, match="damaged"):
+        read_state(tmp_path / "bad.safetensors")

@@ -31,8 +31,19 @@ _OPTIMIZERS = ("sgd", "adam", "adamw")
 @click.option("--trainable", metavar="A,B", help="Train these initializers only.")
 @click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Passes over the data.")
 @click.option("--batch", type=click.IntRange(min=1), default=32, show_default=True, help="Examples of one step.")
-@click.option("--seed", type=int, default=0, show_default=True, help="What the order of the examples is drawn from.")
-@click.option("--resume", metavar="FILE", help="Go on from a checkpoint that an earlier run wrote.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="What the order of the examples is drawn from, with the number of the epoch.",
+)
+@click.option(
+    "--resume",
+    metavar="FILE",
+    help="Go on from a checkpoint that an earlier run wrote; with the same data, --batch and --seed exactly as one "
+    "run would have gone on.",
+)
 @click.option("--curve", metavar="FILE", help="Draw the losses to a .svg or .png file.")
 @options.device
 @options.threads
@@ -63,7 +74,14 @@ def command(
     graphkit train m.onnx --data train.npz --loss cross_entropy --epochs 5 -o trained
     """  # noqa: D301  # \\b tells click to leave the line as it is
     from graphkit import training
+    from graphkit.training.folders import check_folder, replacing_files
 
+    target = Path(folder)
+    check_folder(target)
+    if curve is not None:
+        from graphkit.exporters.scene import check_picture
+
+        check_picture(curve)
     examples = _read(data)
     tests = None if test is None else _read(test)
     rule = _rule(optimizer, lr, momentum, weight_decay)
@@ -75,10 +93,10 @@ def command(
     started = time.perf_counter()
     history = _epochs(trainer, examples, tests, epochs, batch, seed, quiet=as_json)
     seconds = time.perf_counter() - started
-    target = Path(folder)
-    graph.save(target)
-    trainer.save(target / "checkpoint.safetensors")
-    trainer.export_inference(target / "infer.onnx")
+    with replacing_files(target) as new:
+        graph.save(new)
+        trainer.save(new / "checkpoint.safetensors")
+        trainer.export_inference(new / "infer.onnx")
     if curve is not None:
         from graphkit.exporters.curve import draw_curve
 
@@ -129,8 +147,10 @@ def _epochs(
 
     from graphkit.errors import GraphkitError, InputError
 
-    order = np.random.default_rng(seed)
     rows = len(next(iter(examples.values())))
+    length = -(-rows // batch)
+    began = trainer.steps
+    end = began + epochs * length
     losses: list[float] = []
     evaluations: list[dict[str, float]] = []
     columns = (
@@ -141,9 +161,13 @@ def _epochs(
         TextColumn("{task.fields[loss]}"),
     )
     with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
-        for epoch in range(epochs):
-            task = progress.add_task(f"epoch {epoch + 1}", total=-(-rows // batch), loss="")
-            for part in _batches(examples, order.permutation(rows), batch):
+        # Counted from the first step of all, so that a resumed run draws the batches that one run would have drawn, be
+        # it from within an epoch.
+        for epoch in range(began // length, -(-end // length)):
+            first, last = max(began, epoch * length), min(end, (epoch + 1) * length)
+            task = progress.add_task(f"epoch {epoch + 1}", total=length, completed=first % length, loss="")
+            order = np.random.default_rng([seed, epoch]).permutation(rows)
+            for part in _batches(examples, order, batch, first % length, first % length + last - first):
                 try:
                     value = float(trainer.step(part)["loss"])
                 except InputError:
@@ -161,8 +185,11 @@ def _epochs(
     return {"losses": losses, "evaluations": evaluations}
 
 
-def _batches(examples: dict[str, Any], order: Any, batch: int) -> Iterator[dict[str, Any]]:
-    for start in range(0, len(order), batch):
+def _batches(
+    examples: dict[str, Any], order: Any, batch: int, first: int = 0, end: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """The batches of an epoch from number ``first`` to before ``end``."""
+    for start in range(first * batch, len(order) if end is None else min(end * batch, len(order)), batch):
         chosen = order[start : start + batch]
         yield {name: value[chosen] for name, value in examples.items()}
 

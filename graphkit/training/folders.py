@@ -14,7 +14,7 @@ from pathlib import Path
 
 from graphkit.errors import ModelFileError
 
-__all__ = ["finish", "replacing_files"]
+__all__ = ["check_folder", "finish", "replacing_files"]
 
 _NEW, _READY = ".new", ".ready"
 
@@ -22,8 +22,7 @@ _NEW, _READY = ".new", ".ready"
 @contextlib.contextmanager
 def replacing_files(folder: Path) -> Iterator[Path]:
     """An empty folder whose files take the place of those of ``folder`` when the block ends, if it ends well."""
-    if folder.exists() and not folder.is_dir():
-        raise ModelFileError(f"{folder} is a file; a training graph is saved as a folder")
+    check_folder(folder)
     made = not folder.exists()
     new = folder / _NEW
     try:
@@ -44,7 +43,20 @@ def replacing_files(folder: Path) -> Iterator[Path]:
                 folder.rmdir()
         if isinstance(error, OSError):
             raise ModelFileError(f"{folder} could not be written: {error.strerror or error}") from error
+        if isinstance(error, ModelFileError) and str(new) in str(error):
+            raise ModelFileError(str(error).replace(str(new), str(folder))) from error  # .new is nobody's business
         raise
+
+
+def check_folder(folder: Path) -> None:
+    """Raise ``ModelFileError`` where files could not be saved in ``folder``, before there is anything to save."""
+    if folder.exists() and not folder.is_dir():
+        raise ModelFileError(f"{folder} is a file; a training graph is saved as a folder")
+    above = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not above.is_dir():
+        raise ModelFileError(f"{folder} cannot be made: {above} is a file")
+    if not os.access(above, os.W_OK):
+        raise ModelFileError(f"{folder} cannot be written: {above} may not be written to")
 
 
 def finish(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,16 +15,20 @@ from graphkit.modelfile.files import check_readable, replacing
 
 __all__ = ["read_state", "write_state"]
 
+# safetensors keeps the metadata in a hash map, so several entries come out in another order every time; one does not.
+_KEY = "graphkit"
+
 
 def write_state(path: str | os.PathLike[str], state: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    """Write named arrays, whole or not at all; raises ``ModelFileError``."""
+    """Write named arrays, whole or not at all, the same bytes for the same content; raises ``ModelFileError``."""
     from safetensors.numpy import save
 
     target = Path(path)
     if not target.parent.is_dir():
         raise ModelFileError(f"{target}: the folder {target.parent} does not exist; make it first")
+    packed = {_KEY: json.dumps(dict(metadata), sort_keys=True)}
     # safetensors writes the buffer as it lies in memory, so a transposed view must be laid out first.
-    content = save({name: np.array(array, order="C") for name, array in state.items()}, dict(metadata))
+    content = save({name: np.array(array, order="C") for name, array in state.items()}, packed)
     try:
         with replacing(path) as file:
             file.write(content)
@@ -44,6 +49,14 @@ def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str
         raise ModelFileError(f"{source} does not exist" if not source.exists() else f"{source} is a folder, not a file")
     try:
         with safe_open(source, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118  # not a dict
+            return {name: file.get_tensor(name) for name in file.keys()}, _unpacked(file.metadata() or {})  # noqa: SIM118  # not a dict
     except (SafetensorError, OSError, ValueError) as error:
         raise ModelFileError(f"{source} is damaged, cut short or not a .safetensors file: {error}") from error
+
+
+def _unpacked(metadata: Mapping[str, str]) -> dict[str, str]:
+    """The metadata as given to ``write_state``; files of earlier versions hold them one by one."""
+    if _KEY not in metadata:
+        return dict(metadata)
+    found = json.loads(metadata[_KEY])
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}

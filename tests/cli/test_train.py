@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -58,12 +59,53 @@ def test_trains_evaluates_and_writes(train: Train) -> None:
     assert (scores.argmax(1) == test["labels"]).mean() == pytest.approx(report["evaluations"][-1]["accuracy"])
 
 
-def test_resumed_training_goes_on(train: Train) -> None:
-    first = train(*COMMON, "-o", "a", "--json")[1]["losses"]
-    again = train(*COMMON, "-o", "b", "--json")[1]["losses"]
-    assert first == again
-    onward = train(*COMMON, "-o", "c", "--json", "--resume", "a/checkpoint.safetensors")[1]["losses"]
-    assert onward[0] < first[0]
+@pytest.mark.parametrize("rule", [["--optimizer", "sgd", "--momentum", "0.9"], ["--optimizer", "adamw"]])
+def test_a_resumed_run_is_the_continuation_bit_for_bit(rule: list[str], train: Train) -> None:
+    common = (*COMMON, *rule, "--batch", "30", "--json")
+    whole = train(*common, "--epochs", "4", "-o", "whole")[1]["losses"]
+    first = train(*common, "--epochs", "2", "-o", "first")[1]["losses"]
+    resumed = ("--epochs", "2", "--resume", "first/checkpoint.safetensors")
+    onward = train(*common, *resumed, "-o", "onward")[1]["losses"]
+    assert len(whole) == 24
+    assert first + onward == whole
+    for name in ("checkpoint.safetensors", "infer.onnx"):
+        assert Path("onward", name).read_bytes() == Path("whole", name).read_bytes()
+    code, _, _ = train(*common, *resumed, "-o", "first")  # in its own place too
+    assert code == 0
+    assert Path("first/checkpoint.safetensors").read_bytes() == Path("whole/checkpoint.safetensors").read_bytes()
+
+
+def test_a_run_resumed_within_an_epoch_goes_on_there(train: Train) -> None:
+    common = (*COMMON, "--json", "--batch", "40")
+    whole = train(*common, "--epochs", "3", "-o", "whole")[1]["losses"]
+    graph = gk.training.build("m.onnx", "cross_entropy", gk.optim.AdamW(0.02))
+    trainer = gk.Trainer(graph)
+    with np.load("train.npz") as loaded:
+        data = dict(loaded)
+    for epoch, count in ((0, 4), (1, 1)):
+        order = np.random.default_rng([1, epoch]).permutation(160)
+        for start in range(0, count * 40, 40):
+            trainer.step({name: array[order[start : start + 40]] for name, array in data.items()})
+    trainer.save("five.safetensors")
+    report = train(*common, "--test", "test.npz", "--resume", "five.safetensors", "-o", "onward")[1]
+    assert report["losses"] == whole[5:9]
+    assert len(report["evaluations"]) == 2
+
+
+def test_a_failed_save_names_the_folder_and_leaves_nothing(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    Path("old").mkdir()
+    Path("old/infer.onnx").write_bytes(b"old")
+    monkeypatch.setattr("os.fsync", full)
+    for folder in ("out", "old"):
+        code, _, err = train(*COMMON, "-o", folder)
+        assert code == 1
+        assert f"{folder}/train.onnx could not be written: No space left on device" in err
+        assert ".new" not in err
+    assert not Path("out").exists()
+    assert [path.name for path in Path("old").iterdir()] == ["infer.onnx"]
 
 
 def test_progress_is_shown_on_stderr(train: Train) -> None:
@@ -82,6 +124,10 @@ FAILS: dict[str, tuple[list[str], int, list[str]]] = {
     "momentum for adam": (["--momentum", "0.9"], 2, ["--momentum"]),
     "an unknown rule": (["--optimizer", "sdg"], 2, ["sdg"]),
     "diverging": (["--lr", "1e30", "--optimizer", "sgd", "--epochs", "3"], 1, ["diverged", "Nothing was written"]),
+    "a file in the place of the folder": (["-o", "m.onnx"], 1, ["m.onnx is a file"]),
+    "a file above the folder": (["-o", "m.onnx/out"], 1, ["m.onnx is a file"]),
+    "a curve of an unknown kind": (["--curve", "c.jpg"], 1, ["c.jpg", ".svg or .png"]),
+    "a curve into no folder": (["--curve", "no/c.svg"], 1, ["no/c.svg", "no folder no"]),
     "no such checkpoint": (["--resume", "no.safetensors"], 1, ["no.safetensors"]),
 }
 
@@ -95,6 +141,8 @@ def test_failures_are_one_message_and_leave_the_folder(name: str, train: Train) 
     np.savez("wrong.npz", x=x, labels=np.array([0, 1, 7]))
     code, _, err = train(*COMMON, "-o", "out", *arguments)
     assert code == expected, err
+    if "-o" in arguments or "--curve" in arguments:
+        assert "epoch" not in err  # told before the training, not after it
     for word in words:
         assert word in err
     assert not Path("out").exists()
