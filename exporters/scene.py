@@ -122,8 +122,7 @@ def check_picture(path: str | os.PathLike[str]) -> Path:
     if target.suffix.lower() == ".png" and importlib.util.find_spec("matplotlib") is None:
         raise _no_matplotlib(target)
     try:
-        if not target_of(path).parent.is_dir():
-            raise GraphkitError(f"{target} could not be written: there is no folder {target.parent}; make it first")
+        target_of(path)
     except OSError as error:
         raise GraphkitError(f"{target} could not be written: {error.strerror or error}") from error
     return target

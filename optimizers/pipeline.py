@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, overload
 
 import numpy as np
@@ -14,6 +13,7 @@ import onnx_ir as ir
 
 from graphkit.errors import PassError
 from graphkit.modelfile import ModelLike, give_back, read_model
+from graphkit.modelfile.files import target_of, write_text
 from graphkit.optimizers.base import Pass, select
 from graphkit.optimizers.context import Context, graphs_of
 from graphkit.optimizers.facts import subgraphs_of
@@ -101,6 +101,8 @@ def optimize(
     ['Abs']
     """
     chosen = select(preset, passes, skip)
+    if report is not None and not isinstance(report, Report):
+        _check_writable(report)
     account = report if isinstance(report, Report) else Report()
     account.preset = preset
     sparse = isinstance(model, onnx.ModelProto) and bool(model.graph.sparse_initializer)
@@ -133,13 +135,21 @@ def optimize(
         )
     account.after = measure(result)
     if report is not None and not isinstance(report, Report):
-        Path(report).write_text(account.to_json() + "\n", encoding="utf-8")
+        write_text(report, account.to_json() + "\n")
     given = give_back(model, result)
     if isinstance(given, onnx.ModelProto) and isinstance(model, onnx.ModelProto):
         _drop_added_value_info(model.graph, given.graph)
         if sparse:
             put_back(given, model)
     return given
+
+
+def _check_writable(path: str | os.PathLike[str]) -> None:
+    """Tell before the work, and not after it, that the report cannot be written."""
+    try:
+        target_of(path)
+    except OSError as error:
+        raise PassError(f"the report {os.fspath(path)} cannot be written: {error.strerror or error}") from error
 
 
 def _drop_added_value_info(before: onnx.GraphProto, after: onnx.GraphProto) -> None:

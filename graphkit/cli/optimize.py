@@ -36,18 +36,23 @@ def command(
 ) -> None:
     """Make MODEL smaller and faster, and check that it still computes the same."""
     from graphkit.modelfile import write_model
-    from graphkit.modelfile.files import write_text
+    from graphkit.modelfile.files import replacing
     from graphkit.optimizers import Report, optimize
 
+    output.check_writable(target, report)
     account = Report()
     chosen = None if passes is None else _names(passes)
     left_out = () if skip is None else _names(skip)
     result = optimize(
         model, preset, passes=chosen, skip=left_out, verify=verify, strict=strict, report=account, opset=opset
     )
-    write_model(result, target)
-    if report is not None:
-        write_text(report, account.to_json() + "\n")
+    if report is None:
+        write_model(result, target)
+    else:
+        with replacing(report) as file:  # which takes its place when the model is written, and only then
+            file.write((account.to_json() + "\n").encode())
+            file.flush()
+            write_model(result, target)
     if as_json:
         output.emit_json(account.to_dict() | {"output": target})
     else:

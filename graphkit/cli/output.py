@@ -45,6 +45,19 @@ def plain(value: Any) -> Any:
     return float(value)  # a scalar of ml_dtypes
 
 
+def check_writable(*paths: str | None) -> None:
+    """Raise, before any work is done, where files of these names could not be written; None is for none."""
+    from graphkit.errors import GraphkitError
+    from graphkit.modelfile.files import target_of
+
+    for path in paths:
+        try:
+            if path is not None:
+                target_of(path)
+        except OSError as error:
+            raise GraphkitError(f"{path} could not be written: {error.strerror or error}") from error
+
+
 def write_arrays(path: str, arrays: Mapping[str, Any]) -> None:
     """Write arrays by name to ``.npz``, ``.json``, or one to ``.npy``, whole or not at all, without pickling."""
     from graphkit.errors import GraphkitError
@@ -61,12 +74,12 @@ def write_arrays(path: str, arrays: Mapping[str, Any]) -> None:
         raise GraphkitError(f"{path}: output '{lists[0]}' is a list, not an array; write a .json file")
     try:
         if suffix == ".json":
-            write_text(target, json.dumps(plain(arrays), ensure_ascii=False, allow_nan=False))
+            write_text(path, json.dumps(plain(arrays), ensure_ascii=False, allow_nan=False))
         elif suffix == ".npy":
-            with replacing(target) as file:
+            with replacing(path) as file:
                 _write_array(file, next(iter(arrays.values())))
         else:
-            with replacing(target) as file, zipfile.ZipFile(file, "w") as archive:
+            with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
                 for name, value in arrays.items():
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                         _write_array(member, value)

@@ -35,7 +35,8 @@ def check_readable(path: str | os.PathLike[str]) -> None:
 def target_of(path: str | os.PathLike[str]) -> Path:
     """The file that writing to ``path`` replaces: at the end of symbolic links, and a regular file if it exists.
 
-    Raises ``OSError`` for a folder, a device, a pipe, and a path that ends in a slash.
+    Raises ``OSError`` for a folder, a device, a pipe, a path that ends in a slash, and where the folder is not
+    there.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -51,6 +52,8 @@ def target_of(path: str | os.PathLike[str]) -> Path:
     target = Path(os.path.realpath(text)) if Path(path).is_symlink() else Path(path)
     if target.is_symlink():
         raise OSError(errno.ELOOP, "it is a symbolic link that leads in a circle", text)
+    if not target.parent.is_dir():
+        raise OSError(errno.ENOENT, f"there is no folder {target.parent}; make it first", text)
     with contextlib.suppress(FileNotFoundError):
         _check_kind(target.stat().st_mode, path)
     return target
@@ -81,7 +84,10 @@ def replacing(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[
     target = target_of(path) if follow or not Path(path).is_symlink() else Path(path)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     # Not tempfile.mkstemp: its files are readable by their owner alone, which a model file should not silently become.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    except OSError as error:
+        raise _naming(error, path) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -90,10 +96,17 @@ def replacing(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[
         if target.is_file() and not target.is_symlink():
             temporary.chmod(stat.S_IMODE(target.stat().st_mode))
         temporary.replace(target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            raise _naming(error, path) from error
         raise
+
+
+def _naming(error: OSError, path: str | os.PathLike[str]) -> OSError:
+    """The same error about the file that the user named, and not about the temporary one."""
+    return OSError(error.errno, error.strerror, os.fspath(path))
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

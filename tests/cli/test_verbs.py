@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -265,6 +266,40 @@ def test_optimize(graphkit: Invoke) -> None:
     assert json.loads(Path("r.json").read_text())["preset"] == "inference"
     code, out, _ = graphkit("optimize", "twice.onnx", "-o", "o.onnx", "--json", "--skip", "prune")
     assert json.loads(out)["output"] == "o.onnx"
+
+
+def test_optimize_writes_the_model_and_its_report_or_neither(graphkit: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted(Path().iterdir())
+    for report, words in (("no/r.json", "there is no folder no"), (".", "it is a folder"), ("r.json/", "slash")):
+        code, out, err = graphkit("optimize", "twice.onnx", "-o", "o.onnx", "--report", report)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert f"{report} could not be written: {words}" in err or f"{report} could not be written: it ends" in err
+    code, _, err = graphkit("optimize", "twice.onnx", "-o", "no/o.onnx", "--report", "r.json")
+    assert (code, "no/o.onnx could not be written: there is no folder no" in err) == (1, True)
+    assert sorted(Path().iterdir()) == before
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    code, _, err = graphkit("optimize", "twice.onnx", "-o", "o.onnx", "--report", "r.json")
+    assert (code, ".tmp" in err, "o.onnx could not be written: No space left" in err) == (1, False, True)
+    assert sorted(Path().iterdir()) == before
+
+
+def test_a_folder_that_may_not_be_written_to_is_named_by_the_file(
+    graphkit: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_open = os.open
+
+    def denied(path: Any, *rest: Any, **options: Any) -> int:
+        if str(path).endswith(".tmp"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return true_open(path, *rest, **options)
+
+    monkeypatch.setattr(os, "open", denied)
+    code, _, err = graphkit("optimize", "twice.onnx", "-o", "o.onnx", "--report", "r.json")
+    assert (code, err) == (1, "Error: r.json: Permission denied\n")
 
 
 def test_compare(graphkit: Invoke) -> None:
