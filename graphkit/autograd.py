@@ -7,6 +7,7 @@ Graph. Since rules are operators too, what it computes can be differentiated aga
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -195,6 +196,9 @@ def check_rules(records: Sequence[Record]) -> None:
         )
 
 
+_accumulating = threading.Lock()
+
+
 def backward(output: Tensor, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
     """What ``Tensor.backward`` does: see there."""
     if output.traced:
@@ -235,9 +239,10 @@ def backward(output: Tensor, gradient: Any = None, retain_graph: bool = False, c
         )
     with eager.recording(eager.ALL_LEVELS if create_graph else 0):
         found = pullback(records, {output.key: cotangent})
-        for key, leaf in leaves.items():
-            if key in found:
-                leaf.grad = found[key] if leaf.grad is None else apply1("Add", leaf.grad, found[key])
+        with _accumulating:  # threads may share a parameter
+            for key, leaf in leaves.items():
+                if key in found:
+                    leaf.grad = found[key] if leaf.grad is None else apply1("Add", leaf.grad, found[key])
     if not (retain_graph or create_graph):
         for record in records:
             record.free()

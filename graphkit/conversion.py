@@ -11,6 +11,14 @@ import onnx_ir as ir
 from graphkit import dtypes
 from graphkit.errors import GradientError
 
+# The doc string of a constant that folding computed from settings alone: training does not take it for a weight.
+FROM_NO_WEIGHT = "from no weight"
+
+
+def is_computed(tensor: ir.TensorProtocol | None) -> bool:
+    """Whether a constant was folded from values none of which is a weight."""
+    return tensor is not None and tensor.doc_string == FROM_NO_WEIGHT
+
 
 def ir_tensor(array: Any, name: str) -> ir.TensorProtocol:
     """A numpy array as the constant of an onnx_ir value."""

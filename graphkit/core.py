@@ -299,7 +299,12 @@ class Dim(DimArithmetic):
         return bool(self._refuse("=="))
 
     def __hash__(self) -> int:
-        return hash(self.extent)
+        return int(self._refuse("a set or a dict"))
+
+    def __format__(self, format_spec: str) -> str:
+        return str(self._refuse("text"))
+
+    __str__ = object.__str__  # as repr: messages show names
 
     def __lt__(self, other: object) -> bool:
         return bool(self._refuse("a comparison"))

@@ -168,9 +168,10 @@ def vmap(f: Callable[..., Any], in_axes: int | Sequence[int | None] = 0) -> Call
     def wrapped(*args: Any) -> Any:
         axes = [in_axes] * len(args) if isinstance(in_axes, int) else list(in_axes)
         tensors = [as_tensor(a) if axis is not None else a for a, axis in zip(args, axes, strict=True)]
-        extents = {t.shape[axis] for t, axis in zip(tensors, axes, strict=True) if axis is not None}
+        extents = {(t.dims or ())[axis] for t, axis in zip(tensors, axes, strict=True) if axis is not None}
         if len(extents) != 1:
-            raise GradientError(f"vmap maps over one extent, got {sorted(map(str, extents))} ({here()})")
+            found = ", ".join(sorted(map(str, extents)))
+            raise GradientError(f"vmap maps over one extent, got {found} ({here()})")
         count = extents.pop()
         if not isinstance(count, int) or count == 0:
             raise GradientError(f"vmap needs a static extent of 1 or more, got {count} ({here()}); use gk.scan")

@@ -132,7 +132,7 @@ class Eager:
             op, domain, inputs, dict(attributes) if attributes else {}, results, user_location(),
             sum([t._version for t in inputs if t is not None]), needs=needs,
         )  # fmt: skip
-        if not domain and results[0].nbytes >= WORTH:
+        if not domain and type(results[0]) is ndarray and results[0].nbytes >= WORTH:
             _let_go(record)
         if count != outputs:  # what the rule keeps is the record's own affair
             results = results[:outputs]
@@ -177,8 +177,22 @@ class Eager:
 
             return reference.kernel(model, wanted), names
         assert session._sess is not None
-        run = session._sess.run  # the public run() checks what is known here, at half the cost of the whole call
+        # the public run() checks what is known here, at half the cost of the whole call
+        run = _guarded(op, session._sess.run)
         return (lambda feeds: run(wanted, feeds, None)), names
+
+
+def _guarded(op: str, run: Any) -> Any:
+    """The session's run(); recurrent kernels end the process when they are fed no rows, so those are refused first."""
+    if op not in ("LSTM", "GRU", "RNN"):
+        return run
+
+    def checked(wanted: Sequence[str], feeds: dict[str, Any], options: Any) -> Any:
+        if any(not a.size for a in feeds.values()):
+            raise OperatorError(f"{op} at {here()} got an empty input; ONNX Runtime's kernel cannot run on nothing")
+        return run(wanted, feeds, options)
+
+    return checked
 
 
 def _foreign(session: onnxruntime.InferenceSession) -> bool:

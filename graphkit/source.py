@@ -17,15 +17,20 @@ Location = tuple[CodeType, int]
 PACKAGE: Final[str] = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # numpy's frames lie between the user's and ours when its functions are given Tensors and Dims.
 _NUMPY: Final = importlib.util.find_spec("numpy")
+_CLICK: Final = importlib.util.find_spec("click")
+# What click calls was called from a command line, and above it there is no line that a user wrote.
+_COMMAND_LINE: Final = tuple(place + os.sep for place in (_CLICK and _CLICK.submodule_search_locations) or ())
 _SKIPPED: Final = (PACKAGE, *(place + os.sep for place in (_NUMPY and _NUMPY.submodule_search_locations) or ()))
 
 
 def user_location() -> Location | None:
-    """The innermost frame that is not graphkit's own; None when there is none (a call from C, say)."""
+    """The innermost frame that is not graphkit's own; None when there is none (on the command line, say)."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith(_SKIPPED):
+            if code.co_filename.startswith(_COMMAND_LINE):
+                return None
             return code, frame.f_lasti
         frame = frame.f_back
     return None

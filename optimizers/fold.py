@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import onnx_ir as ir
 
+from graphkit.conversion import FROM_NO_WEIGHT, is_computed
 from graphkit.optimizers.base import Outcome, rule, sweep
 from graphkit.optimizers.context import Context
 from graphkit.optimizers.evaluate import evaluate
@@ -185,21 +186,32 @@ def _worth(ctx: Context, nodes: list[ir.Node]) -> list[ir.Node]:
     return list(kept)
 
 
+def _held(value: ir.Value) -> ir.TensorProtocol | None:
+    """The tensor of an initializer or Constant node. (onnx_ir's own look-up names the tensor, which callers share.)"""
+    producer = value.producer()
+    if producer is None or producer.op_type != "Constant" or "value" not in producer.attributes:
+        return value.const_value
+    return producer.attributes["value"].as_tensor()
+
+
 def _origin(node: ir.Node) -> list[str]:
-    """The names of the weights that a constant was computed from."""
+    """The names of the weights that a constant was computed from; "no weight" where they are settings alone."""
     found: dict[str, None] = {}
+    weight = False
     stack, seen = [node], {node}
     while stack and len(seen) < 64:
         for value in stack.pop().inputs:
             if value is None:
                 continue
             producer = value.producer()
+            tensor = _held(value)
+            weight |= tensor is not None and tensor.dtype in _FLOATS and tensor.size > 1 and not is_computed(tensor)
             if value.is_initializer() and value.name and value.const_value is not None and value.const_value.size > 1:
                 found[value.name] = None
             elif producer is not None and producer not in seen:
                 seen.add(producer)
                 stack.append(producer)
-    return list(found)[:8]
+    return list(found)[:8] if weight else [FROM_NO_WEIGHT.removeprefix("from ")]
 
 
 @sweep("lift_constants")

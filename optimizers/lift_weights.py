@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
-from graphkit.conversion import constant_array, ir_tensor
+from graphkit.conversion import constant_array, ir_tensor, is_computed
 
 __all__ = ["float_weights", "lift_weights", "weights_in_bodies"]
 
@@ -26,7 +26,9 @@ def float_weights(model: ir.Model) -> list[str]:
     found: dict[str, None] = {}
     for value in (*graph.initializers.values(), *constants, *weights_in_bodies(graph)):
         tensor = value.const_value if value.const_value is not None else ir.convenience.get_const_tensor(value)
-        if value.name and tensor is not None and tensor.dtype.is_floating_point() and len(tensor.shape):
+        if value.name is None or tensor is None or is_computed(tensor):
+            continue
+        if tensor.dtype.is_floating_point() and len(tensor.shape):
             found.setdefault(value.name)
     return list(found)
 

@@ -27,6 +27,17 @@ VERBS = {
     "doctor": "Check the installation: versions, devices, what is missing.",
 }
 
+# What messages tell a Python program to write, as it is written here; and the line of a program, where there is none.
+_AS_OPTIONS = {
+    "unreached='zeros'": "--zeros",
+    "device='cpu'": "--device cpu",
+    "wrt='all'": "--wrt all",
+    ", or set clip_norm": "",
+    " or set clip_norm": "",
+    " (an unknown line)": "",
+    " at an unknown line": "",
+}
+
 
 class _Verbs(click.Group):
     """A group whose commands are imported when they are called."""
@@ -113,7 +124,10 @@ def _message(error: Exception) -> str:
     from graphkit.errors import GraphkitError
 
     if isinstance(error, GraphkitError):
-        return str(error)
+        text = str(error)
+        for written, option in _AS_OPTIONS.items():
+            text = text.replace(written, option)
+        return text
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MemoryError):

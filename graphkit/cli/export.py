@@ -69,11 +69,13 @@ def _place(error: Exception) -> str:
 def _spec(text: str) -> Any:
     import graphkit
 
-    found = re.fullmatch(r"([^:\[\]]+):(\w+)(?:\[([^\[\]]*)\])?", text)
+    found = re.fullmatch(r"([^:\[\]]+):(\w+)\[([^\[\]]*)\]", text)
+    if found is None and re.fullmatch(r"[^:\[\]]+:\w+", text):
+        raise click.UsageError(f"{text!r} does not say its dims; write {text}[] for a scalar, or {text}[batch,784]")
     if found is None:
         raise click.UsageError(f"{text!r} is not NAME:DTYPE[DIMS], such as x:float32[batch,784] or lr:float32[]")
     name, dtype, dims = found.groups()
-    shape = [int(d) if d.isdecimal() else d for d in (part.strip() for part in (dims or "").split(",")) if d]
+    shape = [int(d) if d.isdecimal() else d for d in (part.strip() for part in dims.split(",")) if d]
     try:
         return graphkit.spec(dtype, shape, name)
     except TypeError as error:

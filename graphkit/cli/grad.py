@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from graphkit.cli import options, output
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+_CHECK_BELOW = 200_000_000
+# Operators of other domains come from libraries that are not loaded here.
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
 
 @click.command("grad")
@@ -12,7 +21,8 @@ from graphkit.cli import options, output
 @click.option("--of", default="loss", show_default=True, metavar="NAME", help="The scalar to differentiate.")
 @click.option(
     "--wrt", required=True, metavar="A,B",
-    help="Inputs or weights by name; all: every floating weight, wherever the file keeps it; *: every initializer.",
+    help="Inputs or weights by name; all: every floating weight of rank 1 or more that the scalar depends on, wherever "
+    "the file keeps it (scalars by name only); *: every floating initializer.",
 )
 @click.option("--loss", metavar="NAME", help="First add this loss of the outputs, called as --of says: mean_square.")
 @click.option("-o", "--output", "target", required=True, metavar="FILE", help="Where the result goes.")
@@ -33,10 +43,15 @@ def command(
     from graphkit.modelfile import read_model, write_model
     from graphkit.optimizers import add_gradients, add_loss
     from graphkit.optimizers import optimize as run_passes
+    from graphkit.optimizers.lift_weights import float_weights
 
     names = [name.strip() for name in wrt.split(",") if name.strip()]
     if not names:
         raise click.UsageError("--wrt names nothing; write --wrt w,x, or --wrt '*' for every trainable initializer")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise click.UsageError(f"--wrt names '{twice}' twice")
+    output.check_writable(target)
     loaded = read_model(model)
     if names == ["*"]:
         names = [
@@ -47,14 +62,60 @@ def command(
     nodes = len(loaded.graph)
     if loss is not None:
         loaded = read_model(add_loss(loaded, loss, of))
+    weights = float_weights(_inlined(loaded)) if names == ["all"] else []
     before = {value.name for value in loaded.graph.outputs}
     result = add_gradients(loaded, of, "all" if names == ["all"] else names, unreached="zeros" if zeros else "error")
     if optimize:
         result = run_passes(result, "training")
-    write_model(result, target)
-    graph = read_model(target).graph
+    made = read_model(result)
+    _check_loads(made, model)
+    write_model(made, target)
+    graph = made.graph
     added = [value.name for value in graph.outputs if value.name not in before]
+    left = [name for name in weights if f"{name}_grad" not in added]
     if as_json:
-        output.emit_json({"output": target, "gradients": added, "nodes_before": nodes, "nodes_after": len(graph)})
+        report = {"output": target, "gradients": added, "nodes_before": nodes, "nodes_after": len(graph)}
+        output.emit_json(report | ({"left_out": left} if names == ["all"] else {}))
     else:
+        if left:
+            click.echo(f"left out, because '{of}' does not depend on them: {', '.join(left)}", err=True)
         click.echo(f"{', '.join(map(str, added))} added ({nodes:,} nodes, now {len(graph):,}); written to {target}")
+
+
+def _inlined(model: ir.Model) -> ir.Model:
+    """The model with its functions inlined, in place, since the weights of ``all`` are those that it then has."""
+    from onnx_ir.passes import common
+
+    if model.functions:
+        common.InlinePass()(model)
+    return model
+
+
+def _check_loads(made: ir.Model, given: str) -> None:
+    """Refuse to write what ONNX Runtime does not load, and say whether the file that was given is the cause.
+
+    What it has no kernel for on a CPU may have one elsewhere, and libraries of custom operators are not loaded here.
+    """
+    from graphkit.errors import GraphkitError, ModelFileError
+    from graphkit.modelfile import tensors_of
+    from graphkit.modelfile.protos import every_node
+    from graphkit.runtime import Session
+
+    functions = {identifier[0] for identifier in made.functions}
+    if any(node.domain not in _DOMAINS and node.domain not in functions for node in every_node(made.graph)):
+        return
+    if sum(tensor.nbytes for tensor in tensors_of(made) if tensor.dtype.itemsize) >= _CHECK_BELOW:
+        return
+    try:
+        Session(made, optimizations=False)
+    except ModelFileError as error:
+        if type(error.__cause__).__name__ == "NotImplemented":
+            return
+        try:
+            Session(given, optimizations=False)
+        except ModelFileError as cause:
+            raise ModelFileError(f"{given} is faulty, and so would the result be. {cause}") from error
+        raise GraphkitError(
+            f"the gradients of {given} make a model that does not load, which is a fault in graphkit; nothing was "
+            f"written. {error}"
+        ) from error

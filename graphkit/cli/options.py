@@ -81,6 +81,8 @@ def _pairs(ctx: click.Context, parameter: click.Parameter, given: Sequence[str])
         name, equals, value = text.partition("=")
         if not equals or not name or not value:
             raise click.BadParameter(f"{text!r} is not NAME=VALUE", param=parameter)
+        if name in found:
+            raise click.BadParameter(f"{name} is given twice, as {found[name]!r} and as {value!r}", param=parameter)
         found[name] = value
     return found
 

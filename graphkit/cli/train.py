@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,8 +83,8 @@ def command(
         from graphkit.exporters.scene import check_picture
 
         check_picture(curve)
-    examples = _read(data)
-    tests = None if test is None else _read(test)
+    examples = _read("--data", data)
+    tests = None if test is None else _read("--test", test)
     rule = _rule(optimizer, lr, momentum, weight_decay)
     names = None if trainable is None else [name.strip() for name in trainable.split(",") if name.strip()]
     graph = training.build(model, loss=loss, optimizer=rule, trainable=names)
@@ -107,10 +108,12 @@ def command(
         click.echo(f"{len(history['losses']):,} steps in {seconds:.1f} s; written to {folder}")
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read(option: str, path: str) -> dict[str, Any]:
     """Read examples by input name; all arrays have the same number of rows."""
     from graphkit.errors import InputError
 
+    if Path(path).suffix.lower() != ".npz" and not Path(path).is_dir():
+        raise click.UsageError(f"{option} takes a .npz file of arrays by input name, not {Path(path).name}")
     arrays: dict[str, Any] = options.read_file(Path(path))
     rows = {name: len(value) if getattr(value, "ndim", 1) else 0 for name, value in arrays.items()}
     if not rows or min(rows.values()) == 0 or len(set(rows.values())) > 1:
@@ -122,6 +125,11 @@ def _read(path: str) -> dict[str, Any]:
 def _rule(name: str, lr: float, momentum: float | None, weight_decay: float | None) -> Any:
     from graphkit import optim
 
+    for option, value in (("--lr", lr), ("--momentum", momentum), ("--weight-decay", weight_decay)):
+        limit = 1.0 if option == "--momentum" else math.inf
+        if value is not None and not 0 <= value < limit:
+            below = "" if limit == math.inf else " to below 1"
+            raise click.UsageError(f"{option} is a number from 0{below or ' up'}, not {value}")
     settings: dict[str, Any] = {} if weight_decay is None else {"weight_decay": weight_decay}
     if name == "sgd":
         return optim.SGD(lr, momentum=momentum or 0.0, **settings)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from graphkit import dtypes
 from graphkit.core import Record, Tensor
 from graphkit.gradients.elementwise import as_mask, number, selected
+from graphkit.gradients.products import products_of_others
 from graphkit.gradients.shapes import (
     compare,
     constant,
@@ -104,10 +103,12 @@ def reduce_prod(r: Record, g: Tensor) -> Tensor:
     x, axes, reduces = reduced(r)
     if not reduces:
         return g
-    if isinstance(axes, list) and len(axes) == 1 and x.dims is not None:
-        extent = x.dims[axes[0]]
-        if isinstance(extent, int) and extent <= FEW_FACTORS:
-            return apply1("Mul", spread(r, g), _products_of_others(x, axes[0], extent))
+    chosen = list(range(x.rank)) if axes is None and x.rank is not None else axes
+    if isinstance(chosen, list) and x.rank is not None and chosen:
+        others = products_of_others(x, chosen)
+        if others is not None:
+            return apply1("Mul", spread(r, g), others)
+    # How many factors there are is only known when it runs; from here the second derivative is not right at zeros.
     zero = compare("Equal", x, number(0, x))
     mask = as_mask(zero, x)
     zeros = apply1("ReduceSum", mask, *_axes_input(axes), keepdims=1)
@@ -118,17 +119,6 @@ def reduce_prod(r: Record, g: Tensor) -> Tensor:
     none = as_mask(compare("Equal", zeros, number(0, x)), x)
     kept = apply1("Add", apply1("Mul", none, apply1("Sub", number(1, x), mask)), alone)
     return apply1("Mul", apply1("Mul", spread(r, g), kept), apply1("Div", product, safe))
-
-
-FEW_FACTORS = 16
-
-
-def _products_of_others(x: Tensor, axis: int, extent: int) -> Tensor:
-    """Row i of a table of the factors has 1 in place of factor i: no division, and right to any order at zeros."""
-    assert x.rank is not None
-    own = np.eye(extent, dtype=bool).reshape([extent, extent] + [1] * (x.rank - 1 - axis))
-    table = apply1("Where", constant(own, dtypes.BOOL), number(1, x), apply1("Unsqueeze", x, constant_ints([axis])))
-    return apply1("ReduceProd", table, constant_ints([axis + 1]), keepdims=0)
 
 
 @gradient("ReduceSumSquare")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from graphkit.core import Record, Tensor
 from graphkit.gradients.elementwise import Entries, as_mask, number
-from graphkit.gradients.shapes import compare
-from graphkit.gradients.table import gradient
+from graphkit.gradients.products import running_product
+from graphkit.gradients.shapes import compare, static_ints
+from graphkit.gradients.table import gradient, vjp
 from graphkit.interpreter import apply1
 
 
@@ -20,6 +21,16 @@ def cum_prod(r: Record, g: Tensor) -> Entries:
     (y,) = r.outputs
     assert x is not None
     exclusive, reverse = int(r.attribute("exclusive", 0)), int(r.attribute("reverse", 0))
+    place = static_ints(axis)
+    if place is not None and x.rank is not None and x.dims is not None:
+        along = place[0] % x.rank
+        extent = x.dims[along]
+        if isinstance(extent, int):
+            _, pull = vjp(
+                lambda t: running_product(t, along, extent, exclusive=bool(exclusive), reverse=bool(reverse)), x
+            )
+            return (pull(g)[0],)
+    # An extent that only the run knows; from here the second derivative is not right at zeros.
 
     def sums(t: Tensor) -> Tensor:
         return apply1("CumSum", t, axis, exclusive=exclusive, reverse=1 - reverse)

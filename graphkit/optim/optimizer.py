@@ -66,7 +66,9 @@ class Optimizer:
 
     def __init__(self, learning_rate: float | Schedule, clip_norm: float | None = None) -> None:
         if not callable(learning_rate):
-            _not_negative("learning_rate", learning_rate)
+            check_number("learning_rate", learning_rate)
+        if clip_norm is not None:
+            check_number("clip_norm", clip_norm)
         if clip_norm is not None and clip_norm <= 0:
             raise GraphkitError(f"clip_norm is above 0, or None for no clipping, not {clip_norm} ({here()})")
         self.learning_rate = learning_rate
@@ -173,14 +175,9 @@ class Optimizer:
         return f"{rule}({', '.join(f'{k}={v}' for k, v in shown.items() if v is not None)})"
 
 
-def _not_negative(name: str, value: float) -> None:
-    if not 0 <= value < float("inf"):
-        raise GraphkitError(f"{name} is a number from 0 up, not {value} ({here()})")
-
-
 def check_settings(**values: float) -> None:
     """Raise for a negative or infinite setting; names that begin with ``beta`` or ``momentum`` must be below 1."""
     for name, value in values.items():
-        _not_negative(name, value)
+        check_number(name, value)
         if name.startswith(("beta", "momentum")) and value >= 1:
             raise GraphkitError(f"{name} is from 0 to below 1, not {value} ({here()})")

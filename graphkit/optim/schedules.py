@@ -13,14 +13,16 @@ from typing import TypeAlias
 from graphkit import op
 from graphkit.core import Tensor, as_tensor
 from graphkit.errors import GraphkitError
+from graphkit.source import here
 
-__all__ = ["Schedule", "constant", "cosine", "exponential", "step_decay", "warm_up"]
+__all__ = ["Schedule", "check_number", "constant", "cosine", "exponential", "step_decay", "warm_up"]
 
 Schedule: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def constant(rate: float) -> Schedule:
     """``rate`` at every step."""
+    check_number("rate", rate)
     return lambda step: as_tensor(float(rate))
 
 
@@ -31,7 +33,9 @@ def cosine(rate: float, steps: int, final: float = 0.0) -> Schedule:
     >>> [round(gk.optim.cosine(1.0, 4)(gk.tensor(float(n))).item(), 3) for n in range(5)]
     [1.0, 0.854, 0.5, 0.146, 0.0]
     """
+    check_number("rate", rate)
     _positive("steps", steps)
+    check_number("final", final)
 
     def schedule(step: Tensor) -> Tensor:
         reached = op.Min(step * (1.0 / steps), as_tensor(1.0))
@@ -47,13 +51,17 @@ def step_decay(rate: float, every: int, factor: float = 0.1) -> Schedule:
     >>> [round(gk.optim.step_decay(1.0, 2)(gk.tensor(float(n))).item(), 3) for n in range(5)]
     [1.0, 1.0, 0.1, 0.1, 0.01]
     """
+    check_number("rate", rate)
     _positive("every", every)
+    check_number("factor", factor)
     # Not step * (1 / every), which is a hair below the integer at some multiples.
     return lambda step: op.Pow(as_tensor(float(factor)), op.Floor(step / float(every))) * rate
 
 
 def exponential(rate: float, factor: float) -> Schedule:
     """``rate`` times ``factor`` to the power of the step."""
+    check_number("rate", rate)
+    check_number("factor", factor)
     return lambda step: op.Pow(as_tensor(float(factor)), step) * rate
 
 
@@ -65,6 +73,8 @@ def warm_up(steps: int, then: float | Schedule) -> Schedule:
     [0.5, 1.0, 1.0, 1.0]
     """
     _positive("steps", steps)
+    if not callable(then):
+        check_number("then", then)
     after = then if callable(then) else constant(then)
 
     def schedule(step: Tensor) -> Tensor:
@@ -74,6 +84,22 @@ def warm_up(steps: int, then: float | Schedule) -> Schedule:
     return schedule
 
 
-def _positive(name: str, value: int) -> None:
-    if value <= 0:
-        raise GraphkitError(f"{name} is a number of steps, 1 or more, not {value}")
+def check_number(name: str, value: object) -> None:
+    """Raise for what is no number, and for a negative, infinite or NaN one."""
+    if not 0 <= _number(value) < math.inf:
+        raise GraphkitError(f"{name} is a number from 0 up, not {value!r} ({here()})")
+
+
+def _positive(name: str, value: object) -> None:
+    if not 1 <= _number(value) < math.inf:
+        raise GraphkitError(f"{name} is a number of steps, 1 or more, not {value!r} ({here()})")
+
+
+def _number(value: object) -> float:
+    """The number, or NaN, which fits nowhere."""
+    if isinstance(value, (str, bytes)):
+        return math.nan
+    try:
+        return float(value)  # type: ignore[arg-type]  # what has no float() is what the except is for
+    except (TypeError, ValueError):
+        return math.nan

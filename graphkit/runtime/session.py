@@ -108,6 +108,7 @@ class Session:
         )
         self.outputs: tuple[Port, ...] = tuple(port(value) for value in graph.outputs)
         self._check = FeedCheck(self.inputs, (name for name in given if name and name not in overridable))
+        self._recurrent = any(node.op_type in _RECURRENT for node in graph.all_nodes())
         self._output_names = [one.name for one in self.outputs]
         self._made_by: dict[tuple[str, str], list[str]] = {}
         for node in graph.all_nodes():
@@ -158,6 +159,8 @@ class Session:
         ready = self._check(inputs)
         if check_finite:
             check_feeds_finite(ready)
+        if self._recurrent:
+            _refuse_empty(ready)
         names = self._output_names if outputs is None else self.check_outputs(outputs)
         try:
             if self._by_value:
@@ -222,6 +225,19 @@ def _options(threads: int | None, optimizations: bool) -> onnxruntime.SessionOpt
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimizations else level.ORT_DISABLE_ALL
     return options
+
+
+# Fed no rows, their kernels end the process instead of failing.
+_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+
+
+def _refuse_empty(feeds: Mapping[str, Any]) -> None:
+    for name, value in feeds.items():
+        shape = getattr(value, "shape", ())
+        if 0 in shape:
+            raise InputError(
+                f"input '{name}' is empty, {list(shape)}, and ONNX Runtime's LSTM, GRU and RNN cannot run on nothing"
+            )
 
 
 def _content(

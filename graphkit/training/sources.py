@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from graphkit import dtypes, interpreter, tree
+from graphkit.conversion import is_computed
 from graphkit.core import Array, Tensor, as_tensor
 from graphkit.errors import GradientError, GraphkitError, InputError, did_you_mean
 from graphkit.graph import Graph
@@ -170,6 +171,8 @@ class FileSource(Source):
         for name, value in initializers.items():
             t = graph.tensor(value)
             if not dtypes.is_float(t.dtype) or name in buffers:
+                continue
+            if is_computed(value.const_value):
                 continue
             if value in running:
                 opened.frozen[name] = RUNNING

@@ -258,7 +258,7 @@ def test_checkpoint_and_custom_vjp_in_a_chain_of_checkpoints() -> None:
 @pytest.mark.parametrize(
     ("f", "args", "message"),
     [(lambda: gk.vmap(lambda x: x)(gk.tensor(np.zeros((0, 2), F))), (), "static extent of 1 or more"),
-     (lambda: gk.vmap(lambda x, y: x)(gk.tensor(X), gk.tensor(X[:2])), (), "maps over one extent, got .'2', '3'."),
+     (lambda: gk.vmap(lambda x, y: x)(gk.tensor(X), gk.tensor(X[:2])), (), "maps over one extent, got 2, 3"),
      (lambda: gk.trace(gk.vmap(lambda x: x), gk.spec("float32", ["n"])), (),
          "static extent of 1 or more, got n .*gk.scan")],
 )  # fmt: skip
