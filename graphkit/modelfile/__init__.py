@@ -20,6 +20,7 @@ from graphkit.errors import ModelFileError, did_you_mean
 from .external import check_tensors, embedded, move_out, tensors_of
 from .files import check_readable, replacing, target_of
 from .protos import to_proto
+from .order import is_sorted, put_in_order
 from .versions import MAX_IR_VERSION, MAX_OPSETS, lowest_ir_version
 from .wellformed import check_well_formed, quiet_reading
 
@@ -63,7 +64,8 @@ def read_model(source: ModelLike) -> ir.Model:
         _check_versions(source.ir_version, source.graph.opset_imports, "the model")
         check_well_formed(source, "the model")
         try:
-            source = source.clone()
+            source = source.clone() if is_sorted(source.graph) else ir.from_proto(ir.to_proto(source))
+            put_in_order(source, "the model")
         except (ValueError, RuntimeError) as error:
             raise ModelFileError(f"the model is not well formed: {_root_cause(error)}") from error
     return borrow_model(source)
@@ -87,6 +89,8 @@ def borrow_model(source: ModelLike) -> ir.Model:
             f"{type(source).__qualname__}"
         )
     check_well_formed(model, where)
+    if model is not source:  # what a caller only lends stays as it is; the runtime takes any order
+        put_in_order(model, where)
     check_tensors(model, where, folder)
     if model.ir_version > MAX_IR_VERSION:
         needed = lowest_ir_version(model)
