@@ -206,6 +206,11 @@ BAD = {
     "nesterov": (lambda: optim.SGD(0.1, nesterov=True), "needs momentum and no dampening"),
     "beta": (lambda: optim.Adam(betas=(0.9, 1.0)), "beta2 is from 0 to below 1, not 1.0"),
     "clip": (lambda: optim.Adam(clip_norm=0.0), "clip_norm is above 0"),
+    "rate that is text": (lambda: optim.SGD("a"), "learning_rate is a number from 0 up, not 'a'"),  # type: ignore[arg-type]
+    "rate of a schedule": (lambda: optim.cosine(-1.0, 10), "rate is a number from 0 up, not -1.0"),
+    "factor": (lambda: optim.exponential(0.1, float("nan")), "factor is a number from 0 up, not nan"),
+    "swapped": (lambda: optim.warm_up(optim.constant(0.1), 9), "steps is a number of steps, 1 or more, not <function"),  # type: ignore[arg-type]
+    "swapped numbers": (lambda: optim.warm_up(0.1, 100), "steps is a number of steps, 1 or more, not 0.1"),  # type: ignore[arg-type]
     "steps": (lambda: optim.cosine(0.1, 0), "steps is a number of steps, 1 or more, not 0"),
 }
 

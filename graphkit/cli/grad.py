@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import click
@@ -104,7 +105,7 @@ def _check_loads(made: ir.Model, given: str) -> None:
     functions = {identifier[0] for identifier in made.functions}
     if any(node.domain not in _DOMAINS and node.domain not in functions for node in every_node(made.graph)):
         return
-    if sum(tensor.nbytes for tensor in tensors_of(made) if tensor.dtype.itemsize) >= _CHECK_BELOW:
+    if sum(tensor.nbytes for tensor in tensors_of(made) if tensor.dtype.name != "STRING") >= _CHECK_BELOW:
         return
     try:
         Session(made, optimizations=False)
@@ -114,7 +115,8 @@ def _check_loads(made: ir.Model, given: str) -> None:
         try:
             Session(given, optimizations=False)
         except ModelFileError as cause:
-            raise ModelFileError(f"{given} is faulty, and so would the result be. {cause}") from error
+            reason = re.sub(r"Load model from \S+ failed: ?", "", str(cause))
+            raise ModelFileError(f"{reason}. Its gradients would not load either, so nothing was written") from error
         raise GraphkitError(
             f"the gradients of {given} make a model that does not load, which is a fault in graphkit; nothing was "
             f"written. {error}"

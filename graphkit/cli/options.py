@@ -76,7 +76,7 @@ def feeding(function: F) -> F:
 
 def _pairs(ctx: click.Context, parameter: click.Parameter, given: Sequence[str]) -> dict[str, str]:
     del ctx
-    found = {}
+    found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name or not value:

@@ -12,7 +12,7 @@ from graphkit.core import Tensor, as_tensor
 from graphkit.errors import GradientError, GraphkitError, InputError
 from graphkit.methods import scalar
 from graphkit.optim.clipping import clip_by_global_norm
-from graphkit.optim.schedules import Schedule
+from graphkit.optim.schedules import Schedule, check_number
 from graphkit.source import here
 
 __all__ = ["Common", "Optimizer"]
@@ -67,8 +67,6 @@ class Optimizer:
     def __init__(self, learning_rate: float | Schedule, clip_norm: float | None = None) -> None:
         if not callable(learning_rate):
             check_number("learning_rate", learning_rate)
-        if clip_norm is not None:
-            check_number("clip_norm", clip_norm)
         if clip_norm is not None and clip_norm <= 0:
             raise GraphkitError(f"clip_norm is above 0, or None for no clipping, not {clip_norm} ({here()})")
         self.learning_rate = learning_rate

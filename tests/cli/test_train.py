@@ -122,6 +122,11 @@ FAILS: dict[str, tuple[list[str], int, list[str]]] = {
     "an unknown loss": (["--loss", "cross_entrpy"], 1, ["cross_entrpy"]),
     "an unknown parameter": (["--trainable", "nothing"], 1, ["nothing"]),
     "momentum for adam": (["--momentum", "0.9"], 2, ["--momentum"]),
+    "a learning rate that is no number": (["--lr", "nan"], 2, ["--lr is a number from 0 up, not nan"]),
+    "too much momentum": (["--optimizer", "sgd", "--momentum", "2"], 2, ["--momentum is a number from 0 to below 1"]),
+    "a model for data": (["--data", "m.onnx"], 2, ["--data takes a .npz file", "not m.onnx"]),
+    "a model for tests": (["--test", "m.onnx"], 2, ["--test takes a .npz file", "not m.onnx"]),
+    "a negative seed": (["--seed", "-1"], 2, ["--seed"]),
     "an unknown rule": (["--optimizer", "sdg"], 2, ["sdg"]),
     "diverging": (["--lr", "1e30", "--optimizer", "sgd", "--epochs", "3"], 1, ["diverged", "Nothing was written"]),
     "a file in the place of the folder": (["-o", "m.onnx"], 1, ["m.onnx is a file"]),
@@ -145,4 +150,6 @@ def test_failures_are_one_message_and_leave_the_folder(name: str, train: Train) 
         assert "epoch" not in err  # told before the training, not after it
     for word in words:
         assert word in err
+    assert "click" not in err
+    assert "clip_norm" not in err
     assert not Path("out").exists()
