@@ -39,7 +39,7 @@ def test_nodes_out_of_order_are_put_in_order() -> None:
     assert UNSORTED.SerializeToString() == before
     got = gk.run(with_gradient, {"x": np.array([1.0, -1.0], "f")})
     np.testing.assert_array_equal(got["x_grad"], [2, 0])
-    assert [n.op_type for n in optimize(UNSORTED).graph.node][0] == "Add"
+    assert optimize(UNSORTED).graph.node[0].op_type == "Add"
     assert [n.op_type for n in read_model(ir.from_proto(UNSORTED)).graph] == ["Add", "Relu", "ReduceSum"]
 
 

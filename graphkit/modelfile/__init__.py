@@ -19,8 +19,8 @@ from graphkit.errors import ModelFileError, did_you_mean
 
 from .external import check_tensors, embedded, move_out, tensors_of
 from .files import check_readable, replacing, target_of
-from .protos import to_proto
 from .order import is_sorted, put_in_order
+from .protos import to_proto
 from .versions import MAX_IR_VERSION, MAX_OPSETS, lowest_ir_version
 from .wellformed import check_well_formed, quiet_reading
 
