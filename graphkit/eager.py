@@ -30,7 +30,7 @@ from graphkit.interpreter import Attributes
 from graphkit.schemas import opset_for
 from graphkit.source import describe, here, user_location
 
-Kernel = Callable[[dict[str, Any]], Sequence[Any]]
+Run = Callable[[list[str], dict[str, Any], None], Any]  # as the session's own: outputs, feeds, options
 
 ALL_LEVELS = -1
 # Operators of which the reverse pass reads more outputs than most callers ask for (masks, indices, statistics), and how
@@ -70,7 +70,7 @@ class Eager:
     """The interpreter that is current unless a trace is being recorded."""
 
     def __init__(self) -> None:
-        self._kernels: dict[Any, tuple[Kernel, tuple[str, ...]]] = {}
+        self._kernels: dict[Any, tuple[Run, list[str], tuple[str, ...]]] = {}
 
     def apply(
         self, op: str, inputs: Sequence[Tensor | None], attributes: Attributes | None, outputs: int, domain: str
@@ -107,16 +107,22 @@ class Eager:
             count = max(count, KEPT_OUTPUTS.get((op, domain), 0))
         signature.append(count)
         if attributes:
-            signature.append(_freeze(attributes))
+            frozen: Any = tuple(attributes.items())
+            try:
+                hash(frozen)
+            except TypeError:  # lists and arrays
+                frozen = _freeze(attributes)
+            signature.append(frozen)
         if domain:
             signature.append(domain)
         key = tuple(signature)
         try:
-            kernel, names = self._kernels[key]
+            run, wanted, names = self._kernels[key]
         except KeyError:
-            kernel, names = self._kernels[key] = self._prepare(op, arrays, attributes or {}, count, domain)
+            run, wanted, names = self._kernels[key] = self._prepare(op, arrays, attributes or {}, count, domain)
         try:
-            results = kernel(dict(zip(names, arrays if whole else [a for a in arrays if a is not None])))  # noqa: B905
+            feeds = dict(zip(names, arrays if whole else [a for a in arrays if a is not None]))  # noqa: B905
+            results = run(wanted, feeds, None)
         except GraphkitError:
             raise
         except Exception as error:  # noqa: BLE001  # ONNX Runtime's and the reference evaluator's errors share no base class
@@ -160,7 +166,7 @@ class Eager:
 
     def _prepare(
         self, op: str, arrays: list[Any], attributes: Attributes, outputs: int, domain: str
-    ) -> tuple[Kernel, tuple[str, ...]]:
+    ) -> tuple[Run, list[str], tuple[str, ...]]:
         opset = opset_for(op, domain, frozenset(attributes), len(arrays))
         model, names = _one_node_model(op, arrays, attributes, outputs, domain, opset)
         wanted = [o.name for o in model.graph.output]
@@ -175,11 +181,12 @@ class Eager:
         if session is None or _foreign(session):
             from graphkit import reference
 
-            return reference.kernel(model, wanted), names
+            kernel = reference.kernel(model, wanted)
+            return (lambda _wanted, feeds, _options: kernel(feeds)), wanted, names
         assert session._sess is not None
         # the public run() checks what is known here, at half the cost of the whole call
         run = _guarded(op, session._sess.run)
-        return (lambda feeds: run(wanted, feeds, None)), names
+        return run, wanted, names
 
 
 def _guarded(op: str, run: Any) -> Any:
