@@ -167,8 +167,20 @@ def vmap(f: Callable[..., Any], in_axes: int | Sequence[int | None] = 0) -> Call
     @functools.wraps(f, updated=())
     def wrapped(*args: Any) -> Any:
         axes = [in_axes] * len(args) if isinstance(in_axes, int) else list(in_axes)
+        if len(axes) != len(args):
+            raise GradientError(f"vmap has {len(axes)} in_axes for {len(args)} arguments ({here()})")
         tensors = [as_tensor(a) if axis is not None else a for a, axis in zip(args, axes, strict=True)]
+        for n, (t, axis) in enumerate(zip(tensors, axes, strict=True)):
+            rank = 0 if axis is None else len(t.dims or ())
+            if axis is not None and not -rank <= axis < rank:
+                has = f"has {rank} axes" if t.dims is not None else "is of unknown rank"
+                raise GradientError(
+                    f"vmap maps over axis {axis} of argument {n}, which {has} ({here()}); in_axes says None for an "
+                    "argument that is handed on whole"
+                )
         extents = {(t.dims or ())[axis] for t, axis in zip(tensors, axes, strict=True) if axis is not None}
+        if not extents:
+            raise GradientError(f"vmap has no argument to map over ({here()})")
         if len(extents) != 1:
             found = ", ".join(sorted(map(str, extents)))
             raise GradientError(f"vmap maps over one extent, got {found} ({here()})")

@@ -42,7 +42,7 @@ def running(function: F) -> F:
 def made_up(function: F) -> F:
     """Add the options that say how inputs are made up: sizes of symbolic dimensions, seed."""
     function = click.option(
-        "--seed", type=int, default=0, show_default=True, help="What random inputs are drawn from."
+        "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="What random inputs are drawn from."
     )(function)
     return click.option(
         "--dim",

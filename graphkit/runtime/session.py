@@ -162,6 +162,9 @@ class Session:
         if self._recurrent:
             _refuse_empty(ready)
         names = self._output_names if outputs is None else self.check_outputs(outputs)
+        if not names:
+            none = f"{self._where} has no outputs" if outputs is None else "outputs=[] names none"
+            raise InputError(f"{none}, so there is nothing to run it for")
         try:
             if self._by_value:
                 return self._run_values(names, ready)

@@ -259,6 +259,10 @@ def test_checkpoint_and_custom_vjp_in_a_chain_of_checkpoints() -> None:
     ("f", "args", "message"),
     [(lambda: gk.vmap(lambda x: x)(gk.tensor(np.zeros((0, 2), F))), (), "static extent of 1 or more"),
      (lambda: gk.vmap(lambda x, y: x)(gk.tensor(X), gk.tensor(X[:2])), (), "maps over one extent, got 2, 3"),
+     (lambda: gk.vmap(lambda x: x)(gk.tensor(1.0)), (), "axis 0 of argument 0, which has 0 axes"),
+     (lambda: gk.vmap(lambda x: x, in_axes=-3)(gk.tensor(X)), (), "axis -3 of argument 0, which has 1 axes"),
+     (lambda: gk.vmap(lambda x: x, in_axes=(0, 1))(gk.tensor(X)), (), "2 in_axes for 1 arguments"),
+     (lambda: gk.vmap(lambda x: x, in_axes=(None,))(gk.tensor(X)), (), "no argument to map over"),
      (lambda: gk.trace(gk.vmap(lambda x: x), gk.spec("float32", ["n"])), (),
          "static extent of 1 or more, got n .*gk.scan")],
 )  # fmt: skip

@@ -367,3 +367,11 @@ def test_importing_the_runtime_does_not_warn() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     warnings.resetwarnings()
+
+
+def test_a_model_without_outputs_is_not_run() -> None:
+    model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => () {y = Neg(x)}')
+    with pytest.raises(InputError, match="the model has no outputs, so there is nothing to run it for"):
+        run(model, {"x": [1, 2]})
+    with pytest.raises(InputError, match=r"outputs=\[\] names none"):
+        Session(affine(2)).run({"x": [[1, 2, 3]]}, [])
