@@ -39,6 +39,7 @@ def command(
     from graphkit.errors import GraphkitError
     from graphkit.exporters import export
 
+    output.check_writable(target)
     specs = {spec.name: spec for spec in map(_spec, inputs)}
     subject = _subject(what)
     try:

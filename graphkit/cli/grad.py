@@ -64,6 +64,7 @@ def command(
     if loss is not None:
         loaded = read_model(add_loss(loaded, loss, of))
     weights = float_weights(_inlined(loaded)) if names == ["all"] else []
+    scalars = _scalars(loaded) if names == ["all"] else []
     before = {value.name for value in loaded.graph.outputs}
     result = add_gradients(loaded, of, "all" if names == ["all"] else names, unreached="zeros" if zeros else "error")
     if optimize:
@@ -76,10 +77,13 @@ def command(
     left = [name for name in weights if f"{name}_grad" not in added]
     if as_json:
         report = {"output": target, "gradients": added, "nodes_before": nodes, "nodes_after": len(graph)}
-        output.emit_json(report | ({"left_out": left} if names == ["all"] else {}))
+        output.emit_json(report | ({"left_out": left, "scalars": scalars} if names == ["all"] else {}))
     else:
         if left:
             click.echo(f"left out, because '{of}' does not depend on them: {', '.join(left)}", err=True)
+        if scalars:
+            shown = ", ".join(scalars[:5]) + (", ..." if len(scalars) > 5 else "")
+            click.echo(f"all means rank 1 or more; of rank 0, to be had by name: {len(scalars)} ({shown})", err=True)
         click.echo(f"{', '.join(map(str, added))} added ({nodes:,} nodes, now {len(graph):,}); written to {target}")
 
 
@@ -90,6 +94,17 @@ def _inlined(model: ir.Model) -> ir.Model:
     if model.functions:
         common.InlinePass()(model)
     return model
+
+
+def _scalars(model: ir.Model) -> list[str]:
+    """The floating initializers of rank 0, which ``all`` does not mean."""
+    return [
+        name
+        for name, value in model.graph.initializers.items()
+        if value.const_value is not None
+        and value.const_value.dtype.is_floating_point()
+        and not len(value.const_value.shape)
+    ]
 
 
 def _check_loads(made: ir.Model, given: str) -> None:

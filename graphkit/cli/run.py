@@ -46,6 +46,7 @@ def command(
     from graphkit.modelfile import read_model
     from graphkit.runtime import Session
 
+    output.check_writable(target)
     loaded = read_model(model)
     session = Session(model, device, threads, not no_optimizations)
     feeds = options.read_feeds(session.inputs, single, file, cast)

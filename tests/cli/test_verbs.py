@@ -496,9 +496,12 @@ def test_grad(net: Invoke) -> None:
 def test_grad_of_all_names_the_weights_that_are_left_out(graphkit: Invoke) -> None:
     code, out, err = graphkit("grad", "side.onnx", "--wrt", "all", "-o", "g.onnx")
     assert (code, "w_grad added" in out) == (0, True)
-    assert err == "left out, because 'loss' does not depend on them: u\n"
+    assert err == (
+        "left out, because 'loss' does not depend on them: u\n"
+        "all means rank 1 or more; of rank 0, to be had by name: 1 (s)\n"
+    )
     report = json.loads(graphkit("grad", "side.onnx", "--wrt", "all", "-o", "g.onnx", "--json")[1])
-    assert (report["gradients"], report["left_out"]) == (["w_grad"], ["u"])
+    assert (report["gradients"], report["left_out"], report["scalars"]) == (["w_grad"], ["u"], ["s"])
     report = json.loads(graphkit("grad", "side.onnx", "--wrt", "all", "--zeros", "-o", "g.onnx", "--json")[1])
     assert (report["gradients"], report["left_out"]) == (["w_grad", "u_grad"], [])
     assert "s_grad added" in graphkit("grad", "side.onnx", "--wrt", "s", "-o", "g.onnx")[1]
