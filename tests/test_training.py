@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from graphkit import nn, optim
 from graphkit.errors import GradientError, GraphkitError, InputError, ModelFileError
 from graphkit.training import TrainingGraph, build
 from graphkit.training import folders as folders_module
+from graphkit.training import graphs as graphs_module
 from graphkit.training.states import read_state, write_state
 
 RNG = np.random.default_rng(0)
@@ -563,3 +565,22 @@ def test_equal_states_are_equal_files_and_older_files_are_read(tmp_path: Path) -
     (tmp_path / "bad.safetensors").write_bytes(safetensors.numpy.save(state, {"graphkit": "{"}))
     with pytest.raises(ModelFileError, match="damaged"):
         read_state(tmp_path / "bad.safetensors")
+
+
+def test_links_in_a_folder_stay_and_pipes_are_refused(tmp_path: Path) -> None:
+    graph, folder = graph_of(), tmp_path / "run"
+    folder.mkdir()
+    (folder / "checkpoint.safetensors").symlink_to("../kept.safetensors")
+    graph.save(folder)
+    assert (folder / "checkpoint.safetensors").is_symlink()
+    assert (tmp_path / "kept.safetensors").is_file() and not (tmp_path / "kept.safetensors").is_symlink()
+    assert sorted(p.name for p in folder.iterdir()) == sorted(graphs_module.FILES)
+    np.testing.assert_array_equal(TrainingGraph.load(folder).state["0.weight"], graph.state["0.weight"])
+    if hasattr(os, "mkfifo"):
+        (folder / "manifest.json").unlink()
+        os.mkfifo(folder / "manifest.json")
+        with pytest.raises(ModelFileError, match=r"manifest.json could not be written: it is a named pipe"):
+            graph.save(folder)
+        with pytest.raises(ModelFileError, match=r"manifest.json cannot be read: .*named pipe"):
+            TrainingGraph.load(folder)
+        assert (folder / "manifest.json").is_fifo()

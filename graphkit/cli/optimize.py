@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from graphkit.cli import options, output
@@ -39,6 +41,8 @@ def command(
     from graphkit.modelfile.files import replacing
     from graphkit.optimizers import Report, optimize
 
+    if report is not None and Path(report).resolve() == Path(target).resolve():
+        raise click.UsageError("--report and -o name the same file")
     output.check_writable(target, report)
     account = Report()
     chosen = None if passes is None else _names(passes)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graphkit.errors import ModelFileError
+from graphkit.modelfile.files import replacing, target_of
 
 __all__ = ["check_folder", "finish", "replacing_files"]
 
@@ -34,6 +35,7 @@ def replacing_files(folder: Path) -> Iterator[Path]:
         for file in new.iterdir():
             with file.open("rb") as opened:
                 os.fsync(opened.fileno())
+            target_of(folder / file.name)
         new.rename(folder / _READY)
         finish(folder)
     except BaseException as error:
@@ -42,7 +44,8 @@ def replacing_files(folder: Path) -> Iterator[Path]:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         if isinstance(error, OSError):
-            raise ModelFileError(f"{folder} could not be written: {error.strerror or error}") from error
+            place = str(error.filename or folder).replace(str(new), str(folder))
+            raise ModelFileError(f"{place} could not be written: {error.strerror or error}") from error
         if isinstance(error, ModelFileError) and str(new) in str(error):
             raise ModelFileError(str(error).replace(str(new), str(folder))) from error  # .new is nobody's business
         raise
@@ -65,5 +68,11 @@ def finish(folder: Path) -> None:
     if not ready.is_dir():
         return
     for file in sorted(ready.iterdir(), key=lambda path: path.name == "manifest.json"):
-        file.replace(folder / file.name)
+        place = folder / file.name
+        if place.is_symlink():  # which stays; the file that it leads to may lie on another disk
+            with file.open("rb") as content, replacing(place) as copy:
+                shutil.copyfileobj(content, copy)
+            file.unlink()
+        else:
+            file.replace(place)
     ready.rmdir()

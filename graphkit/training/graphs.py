@@ -18,6 +18,7 @@ from graphkit.core import Array
 from graphkit.dims import is_anonymous
 from graphkit.errors import ModelFileError
 from graphkit.modelfile import read_model, write_model
+from graphkit.modelfile.files import check_readable
 from graphkit.runtime.feeds import port
 from graphkit.training.folders import finish, replacing_files
 from graphkit.training.states import read_state, write_state
@@ -125,6 +126,7 @@ class TrainingGraph:
         path = Path(folder)
         finish(path)
         try:
+            check_readable(path / FILES[4])
             manifest = json.loads((path / FILES[4]).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ModelFileError(f"{path} holds no training graph: there is no {FILES[4]} in it") from None

@@ -173,6 +173,7 @@ FAILS: dict[str, tuple[list[str], int, list[str]]] = {
     "a dim without random": (["run", "neg.onnx", "--dim", "batch=2"], 2, ["--random"]),
     "a dim that is no number": (["run", "neg.onnx", "--random", "--dim", "batch=x"], 2, ["whole number"]),
     "an input twice": (["run", "neg.onnx", "--input", "x=a", "--input", "x=b"], 2, ["x is given twice", "'a'", "'b'"]),
+    "a report on the model": (["optimize", "neg.onnx", "-o", "o", "--report", "./o"], 2, ["name the same file"]),
     "an input without a value": (["run", "neg.onnx", "--input", "x"], 2, ["NAME=VALUE"]),
     "no model": (["run"], 2, ["MODEL"]),
     "unknown option": (["run", "neg.onnx", "--rnadom"], 2, ["--rnadom"]),
