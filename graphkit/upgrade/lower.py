@@ -15,6 +15,7 @@ from graphkit.inference import Type
 from graphkit.modelfile import lowest_ir_version
 from graphkit.schemas import WITHOUT_SCHEMA
 from graphkit.source import describe
+from graphkit.statistics import keep_apart
 from graphkit.upgrade import (  # noqa: F401 (fill the table)
     lower_data,
     lower_math,
@@ -88,6 +89,7 @@ def _prepared(model: ir.Model, opset: int) -> ir.Model:
         InlinePass()(copy)
     if opset < 14:
         time_major(copy)
+    keep_apart(copy.graph)  # as adopting the graph for its types would do, after its values have been counted
     return copy
 
 
