@@ -118,7 +118,7 @@ def pullback(
         wants = [
             t is not None
             and (key in made or (key in wanted if wanted is not None else bool(t._needs & 1) and t.record is None))
-            and carries_gradient(t)
+            and (_is_plain(t) or carries_gradient(t))
             for t, key in zip(record.inputs, inputs, strict=True)
         ]
         if True not in wants:
@@ -136,7 +136,7 @@ def pullback(
             if not want or entry is None or t is None or key is None:
                 continue
             cotangent = entry() if callable(entry) else entry
-            if not is_tensor(t):
+            if not _is_plain(t) and not is_tensor(t):
                 found[key] = _together(found.get(key), cotangent)
                 continue
             if guard and gradients[0] is not None:
@@ -150,6 +150,12 @@ def pullback(
             found[key] = cotangent if already is None else apply1("Add", already, cotangent)
     chosen = found if wanted is None else {key: found[key] for key in wanted if key in found}
     return {key: as_sequence(g) if isinstance(g, Pieces) else g for key, g in chosen.items()}
+
+
+def _is_plain(t: Tensor) -> bool:
+    """Whether the value is an array of float16, float32 or float64: the common case, answered at once."""
+    array = t._array
+    return type(array) is np.ndarray and array.dtype.kind == "f"
 
 
 def _together(already: Tensor | None, cotangent: Tensor) -> Tensor:

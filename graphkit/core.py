@@ -99,7 +99,11 @@ class Record:
 
     def output_keys(self) -> list[Key]:
         """What identifies each output in a reverse pass."""
-        return [self.output_key(index) for index in range(len(self.made))]
+        made = self.made
+        if made and isinstance(made[0], Tensor):
+            return [t.key for t in made]
+        own = id(self)
+        return [(own, index) for index in range(len(made))]
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The attribute as given, else the schema's default, else ``default``."""
@@ -132,7 +136,11 @@ class Record:
                 f"{self.describe()} was freed by an earlier backward() of the same graph. Call "
                 "backward(retain_graph=True) the first time if a second reverse pass over it is meant."
             )
-        if sum(t._version for t in self.inputs if t is not None) != self.versions:
+        versions = 0
+        for t in self.inputs:
+            if t is not None:
+                versions += t._version
+        if versions != self.versions:
             changed = next((t.name for t in self.inputs if t is not None and t._version and t.name), "an input")
             raise GradientError(
                 f"{changed} was changed by assign() after {self.describe()} had used it and before the reverse pass; "

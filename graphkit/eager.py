@@ -134,12 +134,18 @@ class Eager:
             needs &= _recording.get()
         if not needs:
             return tuple([Tensor(array) for array in results])
+        versions = 0
+        for t in inputs:
+            if t is not None:
+                versions += t._version
         record = Record(
-            op, domain, inputs, dict(attributes) if attributes else {}, results, user_location(),
-            sum([t._version for t in inputs if t is not None]), needs=needs,
-        )  # fmt: skip
-        if not domain and type(results[0]) is ndarray and results[0].nbytes >= WORTH:
+            op, domain, inputs, dict(attributes) if attributes else {}, results, user_location(), versions, needs=needs
+        )
+        first = results[0]
+        if not domain and type(first) is ndarray and first.nbytes >= WORTH:
             _let_go(record)
+        if count == 1 and type(first) is ndarray and first.dtype.kind == "f":
+            return (Tensor(first, record, 0, needs),)
         if count != outputs:  # what the rule keeps is the record's own affair
             results = results[:outputs]
         return tuple(

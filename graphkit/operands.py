@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +28,14 @@ def scalar(value: Scalar, dtype: dtypes.DType) -> Tensor:
     from graphkit.core import Tensor
 
     key = (type(value), value, dtype.num)
-    found = _scalars.get(key) if value else None  # -0.0 == 0.0, so zeros are not looked up
+    shared = bool(value) or math.copysign(1.0, value) > 0  # -0.0 == 0.0, so that one is not looked up
+    found = _scalars.get(key) if shared else None
     if found is None:
         with np.errstate(over="ignore"):
             array = np.asarray(value).astype(dtype)
         array.flags.writeable = False
         found = Tensor(array, literal=True)
-        if value and len(_scalars) < 4096:
+        if shared and len(_scalars) < 4096:
             _scalars[key] = found
     return found
 

@@ -8,17 +8,18 @@ import numpy as np
 
 from graphkit import dtypes
 from graphkit.core import Record, Tensor
-from graphkit.gradients.shapes import compare, constant, full_like, static_value, sum_to
+from graphkit.gradients.shapes import compare, full_like, static_value, sum_to
 from graphkit.gradients.signs import a_factor_may_be_infinite, first_may_vanish, power_may_break, second_may_vanish
 from graphkit.gradients.table import Entry, gradient
 from graphkit.interpreter import apply1
+from graphkit.operands import scalar
 
 Entries = tuple[Entry, ...]
 
 
 def number(value: float, like: Tensor) -> Tensor:
     """A scalar constant of another tensor's dtype."""
-    return constant(value, like.dtype)
+    return scalar(value, like.dtype)
 
 
 def as_mask(condition: Tensor, like: Tensor) -> Tensor:
