@@ -7,7 +7,8 @@ declared on graph inputs is checked by the runtime at each run, so that is belie
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -19,7 +20,7 @@ from graphkit.optimizers.symbolic import Dim, fresh, named
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Fact", "Facts", "Infer", "broadcast", "infers", "subgraphs_of"]
+__all__ = ["Fact", "Facts", "Infer", "at_sizes", "broadcast", "infers", "subgraphs_of"]
 
 Shape: TypeAlias = tuple[Dim, ...]
 # Integer contents are followed up to this many elements: enough for any shape, axes or sizes.
@@ -98,6 +99,8 @@ class Facts:
     def __init__(self, tensor_of: Callable[[ir.Value], ir.TensorProtocol | None]) -> None:
         self._tensor_of = tensor_of
         self._known: dict[ir.Value, Fact] = {}
+        # Sizes by the names of dims, for who wants numbers: with them, every dim that has no size here is 1.
+        self.sizes: Mapping[str, int] | None = None
         self.opset_of: Callable[[ir.Node], int] = lambda _: 21
 
     def sweep(self, graphs: Iterable[ir.Graph]) -> None:
@@ -110,7 +113,7 @@ class Facts:
     def _sweep_graph(self, graph: ir.Graph, *, trusted: bool) -> None:
         for value in graph.inputs:
             # A body's inputs change from turn to turn (a Loop may even change their shape), whatever is declared.
-            self._known[value] = _declared(value) if trusted else Fact(value.dtype)
+            self._known[value] = self._declared(value) if trusted else Fact(value.dtype)
         for node in graph:
             for body in subgraphs_of(node):
                 self._sweep_graph(body, trusted=False)
@@ -129,7 +132,7 @@ class Facts:
         for index, value in enumerate(node.outputs):
             fact = found[index] if found is not None and index < len(found) else UNKNOWN
             if node.domain != "" and value.shape is not None:
-                fact = _declared(value)  # an operator that only its own library knows
+                fact = self._declared(value)  # an operator that only its own library knows
             if value.dtype is not None and fact.dtype != value.dtype:
                 fact = Fact(value.dtype, fact.shape, fact.content)
             if fact.content is not None and node.op_type in _ARITHMETIC and _too_large(fact.content):
@@ -168,7 +171,13 @@ class Facts:
 
     def _of_constant(self, value: ir.Value) -> Fact:
         tensor = self._tensor_of(value)
-        return fact_of(tensor) if tensor is not None else _declared(value)
+        return fact_of(tensor) if tensor is not None else self._declared(value)
+
+    def _declared(self, value: ir.Value) -> Fact:
+        fact = _declared(value)
+        if self.sizes is None or fact.shape is None:
+            return fact
+        return Fact(fact.dtype, tuple(at_sizes(dim, self.sizes) for dim in fact.shape))
 
 
 def fact_of(tensor: ir.TensorProtocol) -> Fact:
@@ -178,6 +187,13 @@ def fact_of(tensor: ir.TensorProtocol) -> Fact:
     if tensor.dtype in _INTEGERS and len(shape) <= 1 and tensor.size <= _MAX_CONTENT:
         content = tuple(int(item) for item in np.asarray(tensor.numpy()).reshape(-1))
     return Fact(tensor.dtype, shape, content)
+
+
+def at_sizes(dim: Dim, sizes: Mapping[str, int]) -> int:
+    """A dim as a number, where each name has its size; what has none is 1."""
+    if isinstance(dim, int):
+        return dim
+    return sum(count * math.prod(sizes.get(atom, 1) for atom in monomial) for monomial, count in dim.terms)
 
 
 def _too_large(content: Shape) -> bool:
