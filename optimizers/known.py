@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 import onnx_ir as ir
 
+from graphkit.modelfile.sparse import SparseTensor
 from graphkit.optimizers.facts import Facts, subgraphs_of
 from graphkit.optimizers.symbolic import Dim, size_of
 
@@ -74,7 +75,9 @@ class Known:
         if value is None:
             return None
         if value.is_initializer():
-            return None if value.is_graph_input() else value.const_value
+            # What is computed from a sparse tensor is dense, and larger.
+            hidden = value.is_graph_input() or isinstance(value.const_value, SparseTensor)
+            return None if hidden else value.const_value
         node = value.producer()
         if node is None or node.op_type != "Constant" or node.domain != "":
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, overload
 
 import numpy as np
@@ -19,7 +19,6 @@ from graphkit.optimizers.context import Context, graphs_of
 from graphkit.optimizers.facts import subgraphs_of
 from graphkit.optimizers.opsets import at_opset
 from graphkit.optimizers.report import Explanation, PassReport, Report, measure
-from graphkit.optimizers.sparse import lend, put_back
 
 __all__ = ["optimize", "run_passes"]
 
@@ -105,8 +104,7 @@ def optimize(
         _check_writable(report)
     account = report if isinstance(report, Report) else Report()
     account.preset = preset
-    sparse = isinstance(model, onnx.ModelProto) and bool(model.graph.sparse_initializer)
-    original = read_model(lend(model) if isinstance(model, onnx.ModelProto) and sparse else model)
+    original = read_model(model)
     for graph in graphs_of(original):
         _sort_if_needed(graph)
     account.before = measure(original)
@@ -136,12 +134,7 @@ def optimize(
     account.after = measure(result)
     if report is not None and not isinstance(report, Report):
         write_text(report, account.to_json() + "\n")
-    given = give_back(model, result)
-    if isinstance(given, onnx.ModelProto) and isinstance(model, onnx.ModelProto):
-        _drop_added_value_info(model.graph, given.graph)
-        if sparse:
-            put_back(given, model)
-    return given
+    return give_back(model, result)
 
 
 def _check_writable(path: str | os.PathLike[str]) -> None:
@@ -150,25 +143,6 @@ def _check_writable(path: str | os.PathLike[str]) -> None:
         target_of(path)
     except OSError as error:
         raise PassError(f"the report {os.fspath(path)} cannot be written: {error.strerror or error}") from error
-
-
-def _drop_added_value_info(before: onnx.GraphProto, after: onnx.GraphProto) -> None:
-    # onnx_ir writes the type of every initializer a second time, as value_info: bytes that say nothing new.
-    declared = {entry.name for graph in _all_graphs(before) for entry in graph.value_info}
-    for graph in _all_graphs(after):
-        constants = {entry.name for entry in graph.initializer}
-        kept = [entry for entry in graph.value_info if entry.name not in constants or entry.name in declared]
-        if len(kept) < len(graph.value_info):
-            del graph.value_info[:]
-            graph.value_info.extend(kept)
-
-
-def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from _all_graphs(body)
 
 
 @np.errstate(all="ignore")  # what overflows is looked at where it may, and is no news to the user

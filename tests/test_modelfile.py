@@ -307,35 +307,6 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
         write_model(affine(), tmp_path)
 
 
-def test_a_link_at_the_target_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
-    real = tmp_path / "v2.onnx"
-    folder = tmp_path / "models"
-    folder.mkdir()
-    (folder / "m.onnx").symlink_to("../v2.onnx")
-    for _ in range(2):  # the first time the link leads nowhere
-        write_model(affine(), folder / "m.onnx")
-        assert (folder / "m.onnx").is_symlink() and not real.is_symlink()
-        assert read_model(real).graph.name == "affine"
-        assert sorted(p.name for p in tmp_path.iterdir()) == ["models", "v2.onnx"]
-    before = real.read_bytes()
-    with pytest.raises(ModelFileError, match=r"is a symbolic link, and .* write to .*v2.onnx itself"):
-        write_model(affine(size=400), folder / "m.onnx", external_above=100)
-    assert real.read_bytes() == before
-    (folder / "round.onnx").symlink_to("round.onnx")
-    with pytest.raises(ModelFileError, match="circle"):
-        write_model(affine(), folder / "round.onnx")
-
-
-def test_a_link_at_the_data_file_is_replaced_not_followed(tmp_path: Path) -> None:
-    outside = tmp_path / "outside.bin"
-    outside.write_bytes(b"precious")
-    folder = tmp_path / "models"
-    folder.mkdir()
-    (folder / "m.onnx.data").symlink_to(outside)
-    write_model(affine(size=400), folder / "m.onnx", external_above=100)
-    assert outside.read_bytes() == b"precious" and not (folder / "m.onnx.data").is_symlink()
-
-
 def test_a_target_that_ends_in_a_slash_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="slash"):
         write_model(affine(), f"{tmp_path / 'm.onnx'}/")

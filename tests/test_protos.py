@@ -29,7 +29,8 @@ MODELS = {
 
 
 def sorted_infos(proto: onnx.ModelProto) -> onnx.ModelProto:
-    infos = sorted(proto.graph.value_info, key=lambda info: info.name)
+    constants = {tensor.name for tensor in proto.graph.initializer}  # which say their type themselves
+    infos = sorted((i for i in proto.graph.value_info if i.name not in constants), key=lambda info: info.name)
     del proto.graph.value_info[:]
     proto.graph.value_info.extend(infos)
     return proto

@@ -9,6 +9,7 @@ a half-downloaded one with "Error parsing message", and a path that leaves the m
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,7 +21,8 @@ from graphkit.errors import ModelFileError, did_you_mean
 from .external import check_tensors, embedded, move_out, tensors_of
 from .files import check_readable, replacing, target_of
 from .order import is_sorted, put_in_order
-from .protos import to_proto
+from .protos import every_graph, to_proto
+from .sparse import lend, take_in
 from .versions import MAX_IR_VERSION, MAX_OPSETS, lowest_ir_version
 from .wellformed import check_well_formed, quiet_reading
 
@@ -64,7 +66,7 @@ def read_model(source: ModelLike) -> ir.Model:
         _check_versions(source.ir_version, source.graph.opset_imports, "the model")
         check_well_formed(source, "the model")
         try:
-            source = source.clone() if is_sorted(source.graph) else ir.from_proto(ir.to_proto(source))
+            source = source.clone() if is_sorted(source.graph) else _from_proto(to_proto(source), "the model")
             put_in_order(source, "the model")
         except (ValueError, RuntimeError) as error:
             raise ModelFileError(f"the model is not well formed: {_root_cause(error)}") from error
@@ -75,13 +77,13 @@ def borrow_model(source: ModelLike) -> ir.Model:
     """Return ``source`` as ``read_model`` does, for a caller who only reads it: an ``onnx_ir.Model`` is not cloned."""
     if isinstance(source, ir.Model):
         _check_versions(source.ir_version, source.graph.opset_imports, "the model")
-        model, where, folder = source, "the model", None
+        model, where, folder, real = source, "the model", None, None
     elif isinstance(source, onnx.ModelProto):
-        where, folder = "the model", None
+        where, folder, real = "the model", None, None
         model = _from_proto(source, where)
     elif isinstance(source, (str, os.PathLike)):
         path = Path(source)
-        where, folder = str(path), path.parent
+        where, folder, real = str(path), path.parent, path.resolve().parent
         model = _from_proto(_parse(path), where)
     else:
         raise ModelFileError(
@@ -91,7 +93,7 @@ def borrow_model(source: ModelLike) -> ir.Model:
     check_well_formed(model, where)
     if model is not source:  # what a caller only lends stays as it is; the runtime takes any order
         put_in_order(model, where)
-    check_tensors(model, where, folder)
+    check_tensors(model, where, folder, real)
     if model.ir_version > MAX_IR_VERSION:
         needed = lowest_ir_version(model)
         if needed > MAX_IR_VERSION:
@@ -119,7 +121,8 @@ def write_model(
     When the weights hold more than ``external_above`` bytes they go to one file beside it, ``<name>.data``. (When the
     model that is there uses that file, to ``<name>.data2``, and back the next time: the old model must stay whole until
     the new one has taken its place.) Weights that were in other files come along either way. ``model`` is not changed.
-    A symbolic link is followed, except where there are such weights, which readers look for beside the link.
+    A symbolic link is followed: the file at its end is replaced, such weights go beside that, and a link to them beside
+    the link, which is where readers look.
     """
     target = Path(path)
     if isinstance(model, onnx.ModelProto):
@@ -136,21 +139,19 @@ def write_model(
     total = sum(tensor.nbytes for tensor in tensors_of(model) if tensor.dtype != ir.DataType.STRING)
     try:
         if total <= external_above:
-            _replace(target, embedded(model), keep=None)
+            _replace(target, real, embedded(model), keep=None)
         else:
-            if real != target:
-                raise ModelFileError(
-                    f"{target} could not be written: it is a symbolic link, and {total:,} bytes of weights go to a "
-                    f"file beside the model; write to {real} itself"
-                )
-            data = _free_data_name(target)
+            data = _free_data_name(real)
             outside = model.clone()
-            with replacing(target.parent / data, follow=False) as file:
+            with replacing(real.parent / data, follow=False) as file:
                 move_out(outside, file, data)
+            links: list[Path] = []
             try:
-                _replace(target, outside, keep=data)
+                links += _link_beside(target, real, data)
+                _replace(target, real, outside, keep=data)
             except BaseException:
-                (target.parent / data).unlink(missing_ok=True)
+                for made in (real.parent / data, *links):
+                    made.unlink(missing_ok=True)
                 raise
     except OSError as error:
         was = "; the file that was there is unchanged" if target.exists() else ""
@@ -213,10 +214,15 @@ def _from_proto(proto: onnx.ModelProto, where: str) -> ir.Model:
     imports = {entry.domain: entry.version for entry in proto.opset_import}
     _check_versions(proto.ir_version, imports, where)
     try:
+        proto, sparse = lend(proto, where)
         with quiet_reading():
-            return ir.from_proto(proto)
+            model = ir.from_proto(proto)
+        take_in(every_graph(model.graph), sparse)
+    except ModelFileError:
+        raise
     except Exception as error:  # onnx_ir wraps most of what can go wrong in errors of its own, and lets some through
         raise ModelFileError(f"{where} is damaged: {_root_cause(error)}{again}") from error
+    return model
 
 
 def _root_cause(error: BaseException) -> str:
@@ -249,8 +255,8 @@ def _ir_too_new(version: int, where: str) -> ModelFileError:
 # Writing
 
 
-def _replace(target: Path, model: ir.Model, keep: str | None) -> None:
-    """Put ``model`` in the place of ``target``, then drop the data file that only the old model used."""
+def _replace(target: Path, real: Path, model: ir.Model, keep: str | None) -> None:
+    """Put ``model`` in the place of ``real``, where ``target`` leads, and drop the old model's own data."""
     try:
         proto = to_proto(model)
     except Exception as error:  # as in reading: errors of onnx_ir's own, and others
@@ -260,12 +266,30 @@ def _replace(target: Path, model: ir.Model, keep: str | None) -> None:
         content = proto.SerializeToString()
     except Exception as error:  # protobuf's EncodeError or a ValueError, by its version
         raise ModelFileError(f"{target} could not be written: the model does not fit into 2 GiB ({error})") from error
-    old = _content_of(target)
-    with replacing(target) as file:
+    old = _content_of(real)
+    with replacing(real) as file:
         file.write(content)
-    for name in _data_names(target):
+    for name in _data_names(real):
         if name != keep and name.encode() in old:
-            (target.parent / name).unlink(missing_ok=True)
+            (real.parent / name).unlink(missing_ok=True)
+            if (beside := target.parent / name).is_symlink() and not beside.exists():
+                beside.unlink(missing_ok=True)
+
+
+def _link_beside(target: Path, real: Path, data: str) -> list[Path]:
+    """Link to the data beside ``target``, a link to ``real`` in another folder: readers look there. The links made."""
+    link = target.parent / data
+    if real == target or target.parent.resolve() == real.parent.resolve():
+        return []
+    if link.exists() and not link.is_symlink():
+        raise ModelFileError(
+            f"{target} could not be written: it is a symbolic link to {real}, so a link to the weights goes beside it, "
+            f"and {link} is in the way; move that, or write to {real} itself"
+        )
+    temporary = link.with_name(f".{data}.{secrets.token_hex(4)}.tmp")
+    temporary.symlink_to(os.path.relpath(real.parent.resolve() / data, target.parent.resolve()))
+    temporary.replace(link)
+    return [link]
 
 
 def _data_names(target: Path) -> tuple[str, str]:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from graphkit.errors import ModelFileError
 from graphkit.modelfile.protos import every_graph, every_node
+from graphkit.modelfile.sparse import SparseTensor
 
 # Below this a tensor stays in the model file even when the others go beside it: shapes and axes must stay readable.
 _SMALL_TENSOR = 1024
@@ -41,13 +42,18 @@ def _attribute_tensors(attribute: ir.Attr) -> list[ir.TensorProtocol]:
     return list(value) if attribute.type == ir.AttributeType.TENSORS else []
 
 
-def check_tensors(model: ir.Model, where: str, folder: Path | None) -> None:
-    """Check the files that a model's tensors lie in, before anything reads them; ``folder`` is set on each tensor."""
+def check_tensors(model: ir.Model, where: str, folder: Path | None, real: Path | None = None) -> None:
+    """Check the files that a model's tensors lie in, before anything reads them; ``folder`` is set on each tensor.
+
+    ``real`` is the folder of the file itself where ``folder`` is that of a symbolic link to it. As in ONNX Runtime,
+    data is looked for in ``folder``, and may be a link from there into ``real``.
+    """
+    followed = set() if folder is None or real in (None, folder.resolve()) else _follow_links(model, folder, real)
     for tensor in tensors_of(model):
         if tensor.dtype == ir.DataType.UNDEFINED:
             raise ModelFileError(f"{where} is damaged: '{tensor.name}' has no element type")
         if isinstance(tensor, ir.ExternalTensor):
-            if folder is not None:
+            if folder is not None and tensor not in followed:
                 tensor.base_dir = str(folder) or "."
             elif not str(tensor.base_dir):
                 raise ModelFileError(
@@ -57,6 +63,25 @@ def check_tensors(model: ir.Model, where: str, folder: Path | None) -> None:
             _check_one_external(tensor, where)
         elif tensor.dtype != ir.DataType.STRING:
             _check_embedded(tensor, where)
+
+
+def _follow_links(model: ir.Model, folder: Path, real: Path) -> set[ir.TensorProtocol]:
+    """Let initializers whose data is a link out of ``folder`` into ``real`` lie there; those for which it was so."""
+    made: set[ir.TensorProtocol] = set()
+    for graph in every_graph(model.graph):
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if not isinstance(tensor, ir.ExternalTensor) or Path(tensor.location).is_absolute():
+                continue
+            path = (folder / tensor.location).resolve()
+            if path.is_relative_to(real) and not path.is_relative_to(folder.resolve()):
+                value.const_value = ir.ExternalTensor(
+                    path.relative_to(real), tensor.offset, tensor.length, tensor.dtype,
+                    shape=ir.Shape(tensor.shape.numpy()), name=tensor.name or "", base_dir=real,
+                    doc_string=tensor.doc_string,
+                )  # fmt: skip
+                made.add(value.const_value)
+    return made
 
 
 def _check_one_external(tensor: ir.ExternalTensor, where: str) -> None:
@@ -130,7 +155,7 @@ def move_out(model: ir.Model, file: BinaryIO, data: str) -> None:
     for graph in every_graph(model.graph):
         for value in graph.initializers.values():
             tensor = value.const_value
-            if tensor is None or tensor.dtype == ir.DataType.STRING:
+            if tensor is None or tensor.dtype == ir.DataType.STRING or isinstance(tensor, SparseTensor):
                 continue
             if tensor.nbytes < _SMALL_TENSOR:
                 value.const_value = _in_memory(tensor) if isinstance(tensor, ir.ExternalTensor) else tensor

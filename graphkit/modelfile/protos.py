@@ -6,14 +6,17 @@ node with a generator of its own; both took longer than making the nodes.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
+from graphkit.modelfile.sparse import SparseTensor, proto_graphs, put_back
+
 __all__ = ["every_graph", "every_node", "to_proto"]
 
+_SPARSE = "graphkit sparse initializer "
 _Described = tuple[ir.Value, ir.TensorType, "ir.Shape | None"]
 
 
@@ -44,7 +47,9 @@ def _bodies(attribute: ir.Attr) -> Iterable[ir.Graph]:
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
-    """The same as ``onnx_ir.to_proto``, several times as fast on large graphs; the order of ``value_info`` is its own.
+    """What ``onnx_ir.to_proto`` says, several times as fast on large graphs; the order of ``value_info`` is its own.
+
+    The types of initializers are not written a second time, as ``value_info``, and sparse ones stay sparse.
 
     >>> import onnx.parser
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {a = Abs(x) y = Neg(a)}'
@@ -52,19 +57,26 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     >>> to_proto(model) == ir.to_proto(model)
     True
     """
-    graph = model.graph
-    values = itertools.chain(
-        (v for v in graph.initializers.values() if not v.is_graph_input()),
-        (v for node in graph for v in node.outputs),
-    )
-    described = [found for value in values if (found := _description(value))]
-    for value, _, _ in described:
+    described = [found for node in model.graph for value in node.outputs if (found := _description(value))]
+    constants = [v for graph in every_graph(model.graph) for v in graph.initializers.values() if not v.is_graph_input()]
+    unsaid = [found for value in constants if (found := _description(value))]
+    sparse = _hide_sparse(model)
+    for value, _, _ in (*described, *unsaid):
         value.type = value.shape = None  # so that onnx_ir leaves them out
     try:
         proto = ir.to_proto(model)
     finally:
-        for value, type_, shape in described:
+        for value, type_, shape in (*described, *unsaid):
             value.type, value.shape = type_, shape
+        for value, tensor in sparse:
+            value.const_value = tensor
+    if any(value.is_graph_output() for value in constants):
+        for each in proto_graphs(proto.graph):
+            given_out = {info.name for info in each.output} & {tensor.name for tensor in each.initializer}
+            kept = [i for i in each.value_info if i.name not in given_out or i.metadata_props or i.doc_string]
+            del each.value_info[:]
+            each.value_info.extend(kept)
+    put_back(proto.graph, {f"{_SPARSE}{number}": tensor.sparse for number, (_, tensor) in enumerate(sparse)})
     written: dict[tuple[int, object], onnx.TypeProto] = {}
     for value, type_, shape in described:
         dims = None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape)
@@ -76,6 +88,18 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
             known = written[key] = _type_proto(type_, dims)
         info.type.CopyFrom(known)
     return proto
+
+
+def _hide_sparse(model: ir.Model) -> list[tuple[ir.Value, SparseTensor]]:
+    """Put empty tensors in the place of sparse ones, each with a mark by which its proto is found."""
+    hidden: list[tuple[ir.Value, SparseTensor]] = []
+    for graph in every_graph(model.graph):
+        for value in graph.initializers.values():
+            if isinstance(tensor := value.const_value, SparseTensor):
+                mark = f"{_SPARSE}{len(hidden)}"
+                value.const_value = ir.Tensor(np.zeros(0, np.bool_), name=value.name, doc_string=mark)
+                hidden.append((value, tensor))
+    return hidden
 
 
 def _description(value: ir.Value) -> _Described | None:

@@ -94,4 +94,3 @@ def _dtype_of(value: ir.Value) -> tuple[ir.DataType, ...]:
         return (value.const_value.dtype,)
     type_ = value.type
     return () if type_ is None else (type_.dtype,)
-
