@@ -32,6 +32,7 @@ for _module in (
     "moves",
     "costs",
     "gradient_sums",
+    "gradient_masks",
     "merge",
     "prune",
 ):

@@ -55,6 +55,34 @@ def conv(facts: Facts, node: ir.Node) -> list[Fact]:
     return [Fact(first.dtype, (first.shape[0], weight.shape[0], *_windows(facts, node, kernel)))]
 
 
+@infers("ConvTranspose")
+def conv_transpose(facts: Facts, node: ir.Node) -> list[Fact]:
+    first, weight = facts(node.inputs[0]), facts(node.inputs[1])
+    if first.shape is None or weight.shape is None or len(first.shape) != len(weight.shape) or len(first.shape) < 3:
+        return [Fact(first.dtype)]
+    channels = multiply(weight.shape[1], node.attributes.get_int("group", 1))
+    count = len(first.shape) - 2
+    given = node.attributes.get_ints("output_shape", ())
+    if given:
+        return [Fact(first.dtype, (first.shape[0], channels, *given[-count:]))]
+    strides = node.attributes.get_ints("strides", (1,) * count)
+    dilations = node.attributes.get_ints("dilations", (1,) * count)
+    pads = node.attributes.get_ints("pads", (0,) * (2 * count))
+    extra = node.attributes.get_ints("output_padding", (0,) * count)
+    auto = node.attributes.get_string("auto_pad", "NOTSET")
+    dims: list[Dim] = []
+    for axis, (dim, width) in enumerate(zip(first.shape[2:], weight.shape[2:], strict=True)):
+        if auto in ("SAME_UPPER", "SAME_LOWER"):
+            dims.append(multiply(dim, strides[axis]))
+        elif not isinstance(width, int):
+            dims.append(fresh())
+        else:
+            padding = 0 if auto == "VALID" else pads[axis] + pads[count + axis]
+            reach = dilations[axis] * (width - 1) + 1 - strides[axis] + extra[axis] - padding
+            dims.append(add(multiply(dim, strides[axis]), reach))
+    return [Fact(first.dtype, (first.shape[0], channels, *dims))]
+
+
 @infers("MaxPool", "AveragePool", "LpPool")
 def pool(facts: Facts, node: ir.Node) -> list[Fact]:
     first = facts(node.inputs[0])

@@ -1,7 +1,8 @@
 """The two loss operators, SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss.
 
-Both pick one score a sample by its label. The picking is a comparison with 0..C-1, which is right for labels of any
-integer type and needs no index in range: an ignored label may be anything, and its row gets exactly zero.
+Both pick one score a sample by its label. With few classes and no ignored label, the picking takes rows of an identity
+matrix, one node; else it is a comparison with 0..C-1, which is right for labels of any integer type and needs no index
+in range: an ignored label may be anything, and its row gets exactly zero.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from graphkit.interpreter import apply1
 from graphkit.methods import constant_ints
 
 LITERAL_CLASSES = 1024
+IDENTITY_CLASSES = 64
 
 
 class _Picked:
@@ -35,9 +37,8 @@ class _Picked:
         self.weights = r.input(2)
         self.mean = r.attribute("reduction", "mean") == "mean"
         self.each = r.attribute("reduction", "mean") == "none"
-        column = apply1("Unsqueeze", labels, constant_ints([1]))
-        self.one_hot = as_mask(apply1("Equal", column, _classes(scores, labels)), scores)
         ignored = r.attribute("ignore_index")
+        self.one_hot = _one_hot(scores, labels, any_label=ignored is not None)
         self.kept: Tensor | None = None  # [N, 1, d...], 0 for an ignored label
         if ignored is not None:
             same = apply1("Equal", labels, constant(int(ignored), labels.dtype))
@@ -77,6 +78,21 @@ class _Picked:
         axes = [n for n in range(self.rank) if n != 1]
         each = apply1("Mul", apply1("Mul", picked, value), self.share(g))
         return apply1("ReduceSum", each, constant_ints(axes), keepdims=0)
+
+
+def _one_hot(scores: Tensor, labels: Tensor, *, any_label: bool) -> Tensor:
+    """[N, C, d...], 1 at each label: rows of the identity where those are few, else by comparing with 0..C-1."""
+    extent = None if scores.dims is None else scores.dims[1]
+    if (
+        not any_label
+        and isinstance(extent, int)
+        and extent <= IDENTITY_CLASSES
+        and scores.rank == 2
+        and labels.dtype in (dtypes.INT32, dtypes.INT64)
+    ):
+        return apply1("Gather", constant(np.eye(extent), scores.dtype), labels)
+    column = apply1("Unsqueeze", labels, constant_ints([1]))
+    return as_mask(apply1("Equal", column, _classes(scores, labels)), scores)
 
 
 def _one_over_total(weight: Tensor, dtype: dtypes.DType) -> Tensor:

@@ -105,10 +105,21 @@ def _compared(x: Tensor, y: Tensor, g: Tensor, places: Windows) -> Tensor:
         result = _compared_in_place(covered, y, g, places)
     else:
         mask = as_mask(shaped_like(apply1("Equal", covered, _repeated(y, places)), covered), g)
-        share = apply1("AveragePool", mask, kernel_shape=list(places.kernel), strides=list(places.strides))
-        each = apply1("Div", apply1("Mul", g, number(1 / float(np.prod(places.kernel)), g)), share)
+        each = _shared(mask, g, places)
         result = shaped_like(apply1("Mul", mask, _repeated(each, places)), covered)
     return result if whole else shaped_like(_uncovered(result, x, y, places), x)
+
+
+def _shared(mask: Tensor, g: Tensor, places: Windows) -> Tensor:
+    """g divided by the number of ones in each window of ``mask``."""
+    sizes = {"kernel_shape": list(places.kernel), "strides": list(places.strides)}
+    channels = mask.dims[1] if mask.dims is not None else None
+    if g.dtype == dtypes.FLOAT32 and isinstance(channels, int):
+        ones = constant(np.ones((channels, 1, *places.kernel)), g.dtype)
+        return apply1("Div", g, apply1("Conv", mask, ones, group=channels, **sizes))
+    return apply1(
+        "Div", apply1("Mul", g, number(1 / float(np.prod(places.kernel)), g)), apply1("AveragePool", mask, **sizes)
+    )
 
 
 def _compared_in_place(x: Tensor, y: Tensor, g: Tensor, places: Windows) -> Tensor:
@@ -271,5 +282,3 @@ def max_unpool(r: Record, g: Tensor) -> Tensor:
     x, indices = r.inputs[0], r.inputs[1]
     assert x is not None and indices is not None
     return shaped_like(apply1("Gather", apply1("Reshape", g, constant_ints([-1])), indices), x)
-
-

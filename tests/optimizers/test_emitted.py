@@ -10,9 +10,9 @@ import graphkit.optimizers
 FOLDER = Path(graphkit.optimizers.__file__).resolve().parent
 # Read from the kernel registry of ONNX Runtime 1.31: both providers have these, for float32 at least.
 EVERYWHERE = {
-    *("Cast", "Clip", "Constant", "Div", "Flatten", "Gelu", "Gemm", "HardSigmoid", "Identity", "LayerNormalization"),
-    *("LeakyRelu", "MatMul", "Mul", "Not", "RMSNormalization", "Reciprocal", "Relu", "Reshape", "Slice", "Split"),
-    *("Sqrt", "Transpose"),
+    *("Cast", "Clip", "Constant", "Div", "Flatten", "Gelu", "Gemm", "Greater", "HardSigmoid", "Identity"),
+    *("LayerNormalization", "LeakyRelu", "MatMul", "Mul", "Not", "RMSNormalization", "Reciprocal", "Relu", "Reshape"),
+    *("Resize", "Sign", "Slice", "Split", "Sqrt", "Transpose"),
 }
 
 
