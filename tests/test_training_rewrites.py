@@ -121,7 +121,7 @@ def test_the_loss_operator_is_written_out(reduction):
     assert not any(node.op_type == "SoftmaxCrossEntropyLoss" for node in graph.train.graph)
     session = gk.runtime.Session(graph.train)
     x = np.zeros((2, 20), "f")
-    with pytest.raises(GraphkitError, match="out of data bounds"):  # what the runtime itself says to a label out of range
+    with pytest.raises(GraphkitError, match="out of data bounds"):  # a label out of range
         session.run(graph.state | {"x": x, "labels": np.array([0, 5])})
 
 
