@@ -129,10 +129,10 @@ class Context(Known):
             del body.initializers[name]
             if value.name and self._names[value.name] > 1 and value.const_value is not None:
                 self._names[value.name] -= 1
-                value.name = None
-                fresh_name = self.name(name)
-                value.const_value = _renamed(value.const_value, fresh_name)
-                value.name = fresh_name
+                # Without its tensor: a value hands its name on, and the tensor may be the given model's own.
+                tensor, value.const_value = value.const_value, None
+                value.name = self.name(name)
+                value.const_value = _renamed(tensor, value.name)
             root.register_initializer(value)
         for node in list(body):
             body.remove(node)

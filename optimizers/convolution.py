@@ -11,6 +11,7 @@ from graphkit.optimizers.activations import finish
 from graphkit.optimizers.base import Outcome, rule
 from graphkit.optimizers.chains import inner_node
 from graphkit.optimizers.context import Context
+from graphkit.optimizers.linear import keeps_its_digits
 from graphkit.optimizers.symbolic import Dim
 
 __all__: list[str] = []
@@ -113,6 +114,8 @@ def absorb_affine(ctx: Context, node: ir.Node) -> Outcome:
         shift = (wide * column).sum(axis=tuple(range(1, weight.ndim))) * (1 if inner.op_type == "Add" else -1)
     origin = [value.name for value in node.inputs[1:] if value is not None and value.name]
     inputs: list[ir.Value | None] = [source, *node.inputs[1:]]
+    if not keeps_its_digits(wide if shift is None else shift, weight.dtype):
+        return "the folded weights would not be finite, or too small for their dtype"
     if shift is None:
         inputs[1] = ctx.constant(wide.astype(weight.dtype), f"{weight_value.name}_scaled", near=node, origin=origin)
     else:

@@ -208,8 +208,13 @@ def _declared(value: ir.Value) -> Fact:
         if isinstance(dim, int):
             dims.append(dim if dim >= 0 else fresh())  # some exporters write -1 for a dim that they do not know
         else:
-            dims.append(fresh() if dim.value is None or dim.value.lower() in _NO_NAMES else named(dim.value))
+            dims.append(fresh() if dim.value is None or dim.value.lower() in _NO_NAMES else named(_atom(dim.value)))
     return Fact(value.dtype, tuple(dims))
+
+
+def _atom(name: str) -> str:
+    # A name like "?1" or "N + 1" must not be taken for what is called so here.
+    return name if name.isidentifier() else repr(name)
 
 
 # The rules themselves register on import.

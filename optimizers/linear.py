@@ -12,7 +12,7 @@ from graphkit.optimizers.chains import inner_node
 from graphkit.optimizers.context import Context
 from graphkit.optimizers.symbolic import Dim
 
-__all__: list[str] = []
+__all__ = ["keeps_its_digits"]
 
 _T = ir.DataType
 _GEMM_TYPES: Final = (_T.FLOAT, _T.DOUBLE, _T.FLOAT16)
@@ -71,8 +71,8 @@ def _scaled(
     if moved.ndim > 1 and moved.shape[0] != 1:
         return "its bias differs from row to row"
     moved = moved.reshape(-1)
-    if not (np.isfinite(new).all() and np.isfinite(moved).all()):
-        return "the folded weights would not be finite"
+    if not (keeps_its_digits(new, weight.dtype) and keeps_its_digits(moved, weight.dtype)):
+        return "the folded weights would not be finite, or too small for their dtype"
     ctx.slack -= weight.nbytes if shared else 0
     bare = old_bias is None and not moved.any()
     origin = [value.name for value in (weight_value, old_bias) if value is not None and value.name]
@@ -88,6 +88,14 @@ def _scaled(
 
 def _per_channel(numbers: Array, channels: int) -> Array:
     return np.broadcast_to(numbers.reshape(-1), (channels,))
+
+
+def keeps_its_digits(wide: Array, dtype: Any) -> bool:
+    """Whether numbers worked out in float64 are finite in ``dtype``, and none is lost that counts beside the rest."""
+    narrow = wide.astype(dtype).astype(np.float64)
+    if not np.isfinite(narrow).all():
+        return False
+    return bool((np.abs(narrow - wide) <= 1e-6 * np.abs(wide).max(initial=0)).all())
 
 
 @rule("fold_batch_normalization", "BatchNormalization", tolerance=1e-5, training=False)
@@ -208,6 +216,8 @@ def absorb_transpose(ctx: Context, node: ir.Node) -> Outcome:
     """
     if ctx.rank(node.inputs[0]) != 2 or ctx.rank(node.inputs[1]) != 2:
         return "the matrices are not known to have rank 2"
+    if len(node.inputs) < 3 and ctx.opset(node) < 11:
+        return "before opset 11, Gemm takes no two inputs"
     if ctx.dtype(node.outputs[0]) not in _GEMM_TYPES:
         return f"Gemm has no kernel for {ctx.dtype(node.outputs[0])} everywhere"
     inputs = list(node.inputs)

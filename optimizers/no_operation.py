@@ -176,6 +176,7 @@ def remove_resize(ctx: Context, node: ir.Node) -> Outcome:
     if node.attributes.get_string("coordinate_transformation_mode", "half_pixel") in (
         "tf_crop_and_resize",
         "half_pixel_symmetric",
+        "tf_half_pixel_for_nn",  # which lies half a pixel further, and may be rounded up
     ):
         return "its coordinates may crop or shift"
     if node.attributes.get_int("antialias", 0) or "axes" in node.attributes:
@@ -211,7 +212,7 @@ def remove_dropout(ctx: Context, node: ir.Node) -> Outcome:
 
 _ZERO_ON_THE_RIGHT = ("Add", "Sub", "Or", "Xor", "BitwiseOr", "BitwiseXor", "BitShift")
 _COMMUTATIVE = ("Add", "Mul", "And", "Or", "Xor", "BitwiseOr", "BitwiseXor")
-_NEVER_MINUS_ZERO = ("Exp", "Sigmoid", "Abs", "Softmax", "HardSigmoid", "ReduceL1", "ReduceL2", "ReduceSumSquare")
+_NEVER_MINUS_ZERO = ("Exp", "Sigmoid", "Abs", "Softmax", "ReduceL1", "ReduceL2", "ReduceSumSquare")
 
 
 @rule("remove_neutral", "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "BitwiseOr", "BitwiseXor", "BitShift")
@@ -258,7 +259,7 @@ def _is_neutral(operator: str, source: ir.Value, array: np.ndarray[Any, Any]) ->
     if operator == "Sub":
         return not bool(np.signbit(array).any())
     producer = source.producer()
-    return minus or (producer is not None and producer.op_type in _NEVER_MINUS_ZERO)
+    return minus or (producer is not None and producer.domain == "" and producer.op_type in _NEVER_MINUS_ZERO)
 
 
 @rule("remove_double", "Neg", "Not", "Abs", "Relu", "Floor", "Ceil", "Round", "Sign", "BitwiseNot")

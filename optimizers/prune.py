@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import onnx_ir as ir
 
 from graphkit.optimizers.base import sweep
@@ -77,7 +79,10 @@ def _trailing_inputs(node: ir.Node) -> int:
 def _dead_initializers(ctx: Context) -> int:
     done = 0
     for graph in (ctx.model.graph, *ctx.model.graph.subgraphs()):
+        noted = _noted(graph)
         for name, value in list(graph.initializers.items()):
+            if name in noted:
+                continue
             if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
                 if value.const_value is not None:
                     ctx.account.bytes -= value.const_value.nbytes
@@ -85,6 +90,13 @@ def _dead_initializers(ctx: Context) -> int:
                 ctx.account.rewritten.append(name)
                 done += 1
     return done
+
+
+def _noted(graph: ir.Graph) -> set[str]:
+    """The initializers that hold what quantization annotations say of other values: scales and zero points."""
+    values = itertools.chain(graph.inputs, graph.initializers.values(), (v for node in graph for v in node.outputs))
+    notes = (value.meta.get("quant_parameter_tensor_names") for value in values)
+    return {name for note in notes if note for name in note.values()}
 
 
 def _dead_functions(ctx: Context) -> int:

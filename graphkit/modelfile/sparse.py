@@ -63,10 +63,12 @@ def lend(model: onnx.ModelProto, where: str) -> tuple[onnx.ModelProto, dict[str,
 
     A model without any is returned as it is, else a copy. Raises ``ModelFileError`` for one that is damaged.
     """
-    if not any(graph.sparse_initializer for graph in proto_graphs(model.graph)):
+    if not any(graph.sparse_initializer or any(map(_is_sparse, graph.node)) for graph in proto_graphs(model.graph)):
         return model, {}
     lent = onnx.ModelProto()
     lent.CopyFrom(model)
+    for graph in proto_graphs(lent.graph):
+        _lift_constants(graph)
     found: dict[str, onnx.SparseTensorProto] = {}
     for number, graph in enumerate(proto_graphs(lent.graph)):
         for sparse in graph.sparse_initializer:
@@ -82,6 +84,19 @@ def lend(model: onnx.ModelProto, where: str) -> tuple[onnx.ModelProto, dict[str,
             )
         del graph.sparse_initializer[:]
     return lent, found
+
+
+def _is_sparse(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Constant" and not node.domain and any(a.name == "sparse_value" for a in node.attribute)
+
+
+def _lift_constants(graph: onnx.GraphProto) -> None:
+    """Make the sparse Constant nodes of a graph sparse initializers, which say the same."""
+    for node in [node for node in graph.node if _is_sparse(node)]:
+        made = graph.sparse_initializer.add()
+        made.CopyFrom(node.attribute[0].sparse_tensor)
+        made.values.name = node.output[0]
+        graph.node.remove(node)
 
 
 def take_in(graphs: Iterator[ir.Graph], found: dict[str, onnx.SparseTensorProto]) -> None:

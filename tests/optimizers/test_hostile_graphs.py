@@ -1,0 +1,59 @@
+"""Every hostile graph, through every preset: right, loadable, the same interface and metadata, no larger, settled."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from graphkit.optimizers import Report, optimize
+from tests.optimizers.hostile.cases import judged, operators, run, same
+from tests.optimizers.hostile.every import CASES, KINDS
+
+
+def test_there_are_enough_and_their_names_differ():
+    assert len(CASES) == sum(map(len, KINDS.values())) >= 130
+
+
+def settled(name: str, preset: str) -> onnx.ModelProto:
+    given = CASES[name]
+    before = given.model.SerializeToString(deterministic=True)
+    result = optimize(given.model, preset, verify=False)
+    assert given.model.SerializeToString(deterministic=True) == before, "the model that was given changed"
+    again = optimize(result, preset, verify=False)
+    assert operators(again) == operators(result), "a second run changed something"
+    assert len(again.graph.initializer) == len(result.graph.initializer)
+    return result
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_goes_wrong_without_verification(name):
+    # The passes themselves must be right; verification only proves it.
+    assert not judged(CASES[name], settled(name, "inference"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_goes_wrong_in_training(name):
+    found = judged(CASES[name], settled(name, "training"))
+    found.pop("operators", None)  # what must go is said of inference
+    assert not found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["inference", "web", "cuda", "training", "none"])
+@pytest.mark.parametrize("name", CASES)
+def test_verification_takes_nothing_back(name, preset):
+    report = Report()
+    found = judged(CASES[name], optimize(CASES[name].model, preset, report=report))
+    found.pop("operators", None)
+    assert not found
+    assert not report.dropped
+
+
+WORKED_OUT = [name for name, each in CASES.items() if each.expected]
+
+
+@pytest.mark.parametrize("name", WORKED_OUT)
+def test_the_runtime_agrees_with_what_is_worked_out_by_hand(name):
+    given = CASES[name]
+    for got, right in zip(run(given.model, given.feeds), given.expected, strict=False):
+        assert all(same(got[key], array, max(given.tolerance, 1e-6)) for key, array in right.items())
