@@ -42,6 +42,11 @@ def type_of(t: Tensor) -> Type:
 
 def imply(op: str, attributes: Mapping[str, Any], types: Sequence[Type | None]) -> None:
     """Note the rank of an input that the operator takes in no other, where a branch of If left it unknown."""
+    if op == "Transpose":
+        x, perm = types[0], attributes.get("perm")
+        if x is not None and x.dims is None and x.proto is None and perm is not None:
+            x.dims = tuple(dims.anonymous() for _ in perm)
+        return
     if op not in ("LSTM", "GRU", "RNN", "Conv", "ConvTranspose"):
         return
     x, w = types[0], types[1]

@@ -82,14 +82,14 @@ def quick_type(op: str, attributes: Mapping[str, Any], inputs: Sequence[Type | N
         contents = first.contents if op == "Identity" else None
         return Type(dtypes.BOOL if op == "Not" else first.dtype, first.dims, contents)
     if op in _BROADCAST:
-        return _broadcast(op, inputs)
+        return _broadcast(op, attributes, inputs)
     if first is None:
         return None
     handler = _CONTENTS.get(op)
     return handler(attributes, inputs) if handler is not None else None
 
 
-def _broadcast(op: str, inputs: Sequence[Type | None]) -> Type | None:
+def _broadcast(op: str, attributes: Mapping[str, Any], inputs: Sequence[Type | None]) -> Type | None:
     if any(t is None for t in inputs):
         return None
     known = [t for t in inputs if t is not None]
@@ -98,7 +98,8 @@ def _broadcast(op: str, inputs: Sequence[Type | None]) -> Type | None:
     result: Dims | None = ()
     for t in known:
         result = None if t.dims is None or result is None else dims.broadcast(result, t.dims)
-    contents = _arithmetic(op, known) if len(known) == 2 and dtype == dtypes.INT64 else None
+    follows = len(known) == 2 and dtype == dtypes.INT64 and not attributes.get("fmod")
+    contents = _arithmetic(op, known) if follows else None
     return Type(dtype, result, contents)
 
 
@@ -129,6 +130,8 @@ def _number(op: str, a: Extent, b: Extent) -> Extent:
             return a * b
         if op == "Div" and b:
             return a // b if (a >= 0) == (b > 0) else -(-a // b) if a % b == 0 else -(abs(a) // abs(b))
+        if op == "Mod" and b:
+            return a % b
         if op in ("Max", "Min"):
             return max(a, b) if op == "Max" else min(a, b)
     if op in ("Mul", "Div") and b == 1:

@@ -57,7 +57,7 @@ def if_(r: Record, *gs: Tensor | None) -> Entries:
         bodies = ReverseBranch(forward, branches[1 - n], own, current_graph())
         records = list(records_of(forward))
         with interpreter.using(bodies):
-            pairs = [(y, bodies.capture(g)) for y, g in zip(outputs[n], gs, strict=False) if g is not None]
+            pairs = [(y, bodies.cotangent(g, y)) for y, g in zip(outputs[n], gs, strict=False) if g is not None]
             found.append(pull(records, pairs, wanted))
         reverse.append(bodies)
     targets = [t for t in wanted if t.key in found[0] or t.key in found[1]]

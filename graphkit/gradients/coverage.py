@@ -132,8 +132,7 @@ POLICIES: Final = """
 | Clip at a bound | 1 to the input, 0 to the bound |
 | Sqrt, Pow(x, p < 1), Log, Reciprocal at 0 | infinite, as the limit is |
 | Pow(x, p) at x = 0 | p = 0: 0; p = 1: 1; p > 1: 0; in p: 0 for p >= 0 |
-| ReduceProd, CumProd with zeros | the product of the others, to any order (where the extent is known before the run) |
-| Scatter (mul) with zeros; ReduceProd, CumProd of an extent only the run knows | right to first order; a second derivative is not, where factors are 0 |
+| ReduceProd, CumProd, Scatter (mul) with zeros | the product of the others, to any order |
 | MaxPool at ties | shared evenly where windows lie side by side (no pads, dilation or ceil_mode); else all to the first |
 | ReduceLogSumExp of a row that is -inf throughout | 0 |
 | Softmax, LogSoftmax of such a row | NaN, as the result is |

@@ -17,9 +17,11 @@ def pad_gradient(r: Record, g: Tensor) -> Entries:
     """The cotangents of Pad's data and constant value."""
     x = r.inputs[0]
     assert x is not None
-    rank = rank_of(r, x)
     mode = r.attribute("mode", "constant")
-    pads = _full_pads(r, rank)
+    if mode == "constant" and r.input(3) is None and r.inputs[1] is not None:
+        pads = r.inputs[1]
+    else:
+        pads = _full_pads(r, rank_of(r, x))
     if mode == "constant":
         middle = _crop(x, g, pads)
         middle = middle if middle is g else shaped_as(middle, x)
@@ -32,6 +34,7 @@ def pad_gradient(r: Record, g: Tensor) -> Entries:
         )
     known = static_ints(pads)
     result = g
+    rank = rank_of(r, x)
     for axis in range(rank):
         if known is None or known[axis] or known[rank + axis]:
             result = _fold_axis(result, axis, x, pads, str(mode))

@@ -99,26 +99,12 @@ def reduce_extreme(r: Record, g: Tensor) -> Tensor:
 
 @gradient("ReduceProd")
 def reduce_prod(r: Record, g: Tensor) -> Tensor:
-    """The product of all the others: y / x, except where one or more factors are 0."""
+    """The product of all the others, which is right where factors are 0."""
     x, axes, reduces = reduced(r)
-    if not reduces:
+    if not reduces or (isinstance(axes, list) and not axes):
         return g
-    chosen = list(range(x.rank)) if axes is None and x.rank is not None else axes
-    if isinstance(chosen, list) and x.rank is not None and chosen:
-        others = products_of_others(x, chosen)
-        if others is not None:
-            return apply1("Mul", spread(r, g), others)
-    # How many factors there are is only known when it runs; from here the second derivative is not right at zeros.
-    zero = compare("Equal", x, number(0, x))
-    mask = as_mask(zero, x)
-    zeros = apply1("ReduceSum", mask, *_axes_input(axes), keepdims=1)
-    safe = apply1("Where", zero, number(1, x), x)
-    product = apply1("ReduceProd", safe, *_axes_input(axes), keepdims=1)
-    # one zero: only its own slope is left, the product of the rest; two or more: none is
-    alone = apply1("Mul", mask, as_mask(compare("Equal", zeros, number(1, x)), x))
-    none = as_mask(compare("Equal", zeros, number(0, x)), x)
-    kept = apply1("Add", apply1("Mul", none, apply1("Sub", number(1, x), mask)), alone)
-    return apply1("Mul", apply1("Mul", spread(r, g), kept), apply1("Div", product, safe))
+    others = products_of_others(x, axes, noop=bool(r.attribute("noop_with_empty_axes", 0)))
+    return apply1("Mul", spread(r, g), others)
 
 
 @gradient("ReduceSumSquare")

@@ -53,6 +53,9 @@ class Reverse(Graph):
         """The reverse body's tensor for a value of the forward body; anything else as usual."""
         if t.value is None or t.graph is not self.forward:
             return super().capture(t)
+        if t.value.graph is not self.forward.graph:  # an outer value that the forward body knows the dims of
+            assert self.forward.parent is not None
+            return self.seen_here(super().capture(self.forward.parent.tensor(t.value)), t.dims)
         found = self._read.get(t.key)
         if found is None:
             array = constant_array(t.value)
@@ -67,11 +70,20 @@ class Reverse(Graph):
             self._read[t.key] = found
         return found
 
+    def seen_here(self, t: Tensor, known: Dims | None) -> Tensor:
+        """An outer value with the dims that hold in here alone, so that nothing declares them outside."""
+        value = t.value
+        assert value is not None
+        self._types[value] = Type(t.dtype, known)
+        self._tensors[value] = Tensor(None, name=value.name, value=value, graph=self)
+        return self._tensors[value]
+
     def apply(
         self, op: str, inputs: Sequence[Tensor | None], attributes: Attributes | None, outputs: int, domain: str
     ) -> tuple[Tensor, ...]:
         first = inputs[0] if inputs else None
-        if op in ("Shape", "Size") and first is not None and first.graph is self.forward and first.value is not None:
+        own = first is not None and first.value is not None and first.value.graph is self.forward.graph
+        if first is not None and own and first.graph is self.forward and op in ("Shape", "Size"):
             # a few integers are saved, not the tensor itself
             return self.forward.apply(op, (first,), attributes, 1, domain)
         return super().apply(op, inputs, attributes, outputs, domain)
@@ -158,12 +170,13 @@ class ReverseBranch(Reverse):
         empty = self.other.apply("Constant", (), {"value": false_like_empty(t.dtype, t.rank)}, 1, "")[0]
         assert empty.value is not None
         self.other.graph.outputs.append(empty.value)
-        value = super().capture(saved).value
-        assert value is not None
         # Inside the branch its dims are known; of the If's output only the rank is.
-        self._types[value] = Type(t.dtype, t.dims)
-        self._tensors[value] = Tensor(None, name=value.name, value=value, graph=self)
-        return self._tensors[value]
+        return self.seen_here(super().capture(saved), t.dims)
+
+    def cotangent(self, g: Tensor, y: Tensor) -> Tensor:
+        """The cotangent of an output of the branch: of the output's dims in here, whatever the other branch's are."""
+        outer = self.capture(g)
+        return outer if y.dims is None or outer.value is None else self.seen_here(outer, y.dims)
 
 
 class ReverseLoop(Reverse):

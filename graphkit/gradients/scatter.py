@@ -9,6 +9,7 @@ from graphkit.core import Record, Tensor
 from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries, as_mask, number
 from graphkit.gradients.indexing import row_numbers
+from graphkit.gradients.products import products_of_same
 from graphkit.gradients.rows import scatter_add
 from graphkit.gradients.shapes import (
     compare,
@@ -90,22 +91,21 @@ def _distinct(indices: Tensor, axis: int) -> bool:
 
 
 def _of_products(x: Tensor, indices: Tensor, updates: Tensor, g: Tensor, axis: int) -> Entries:
-    """Each factor's slope is the product of all the others, which is 0 where another one is."""
-    zero = as_mask(compare("Equal", updates, number(0, updates)), updates)
-    safe = apply1("Add", updates, zero)
-    zeros = scatter_add(zeros_like(x), indices, zero, axis)
-    rest = scatter_add(full_like(x, 1), indices, safe, axis, "mul")  # of the factors that are not 0
-    none = as_mask(compare("Equal", zeros, number(0, zeros)), g)
+    """Each factor's slope is the product of all the others, made without a division: right where one is 0."""
+
+    def to_data() -> Tensor:
+        return apply1("Mul", g, scatter_add(full_like(x, 1), indices, updates, axis, "mul"))
 
     def to_updates() -> Tensor:
-        def read(t: Tensor) -> Tensor:
-            return apply1("GatherElements", t, indices, axis=axis)
+        met = apply1("GatherElements", apply1("Mul", g, x), indices, axis=axis)
+        assert indices.dims is not None
+        if indices.dims[axis] == 1 or _distinct(indices, axis):
+            return met
+        extent = apply1("Shape", x, start=axis, end=axis + 1)
+        places = apply1("Mod", indices.astype(dtypes.INT64), extent)  # from the end or not
+        return apply1("Mul", met, products_of_same(updates, places, axis))
 
-        alone = as_mask(compare("Equal", read(zeros), zero), g)  # no other factor is 0
-        others = apply1("Div", read(apply1("Mul", rest, apply1("Mul", g, x))), safe)
-        return apply1("Mul", others, alone)
-
-    return lambda: apply1("Mul", g, apply1("Mul", rest, none)), None, to_updates
+    return to_data, None, to_updates
 
 
 @gradient("ScatterND", selects=True)

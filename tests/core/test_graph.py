@@ -207,6 +207,8 @@ INFERRED: list[tuple[str, dict[str, Any], list[Type | None], Any, Any]] = [
     ("Mul", {}, [ints("n"), ints(1)], (1,), ("n",)),
     ("Mul", {}, [ints(2, 3), ints(4)], (2,), (8, 12)),
     ("Div", {}, [ints(-7), ints(2)], (1,), (-3,)),
+    ("Mod", {}, [ints(-1, 7), ints(3)], (2,), (2, 1)),
+    ("Mod", {"fmod": 1}, [ints(-1), ints(3)], (1,), None),
     ("Reshape", {}, [t("float32", "n", 2, 3), ints("n", -1)], ("n", 6), None),
     ("Reshape", {}, [t("float32", "n", 2, 3), ints(0, -1)], ("n", 6), None),
     ("Reshape", {}, [t("float32", "n", 2, 3), ints(-1, 2)], ("?", 2), None),

@@ -12,6 +12,7 @@ from graphkit.interpreter import apply
 from graphkit.optimizers.add_gradients import add_gradients
 from graphkit.runtime import run
 from graphkit.testing import differences
+from tests.gradients.loaded import check_loaded
 
 rng = np.random.default_rng(0)
 MS = "com.microsoft"
@@ -221,6 +222,7 @@ def test_gradients(name):
             scale = max(1.0, abs(exact[n]).max())
             np.testing.assert_allclose(e.numpy(), exact[n], rtol=1e-3, atol=1e-4 * scale, err_msg=f"input {n}, eager")
             np.testing.assert_allclose(got[f"x{n}_grad"], exact[n], rtol=1e-3, atol=1e-4 * scale, err_msg=f"input {n}")
+    check_loaded(model.SerializeToString(), {f"x{n}": feeds[n] for n in given}, [f"x{n}" for n in wrt])
 
 
 @pytest.mark.parametrize("name", CUDA_ONLY)

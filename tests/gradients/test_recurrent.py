@@ -7,6 +7,7 @@ import pytest
 
 import graphkit as gk
 from graphkit.runtime import run
+from tests.gradients.loaded import check_traced
 from tests.gradients.models import gradient_model, model_of
 
 rng = np.random.default_rng(0)
@@ -192,6 +193,7 @@ def test_gradients(name):
     )
     feeds = dict(zip(names, narrow, strict=True))
     graphs = [list(run(m, feeds, optimizations=False).values()) for m in (static, symbolic)]
+    check_traced(loss, narrow, floating, shapes)
     for k, mine, one, two in zip(floating, eager, *graphs, strict=True):
         n = given[k]
         difference = np.zeros(arrays[n].shape)
