@@ -12,7 +12,7 @@ import onnx.inliner
 import onnx_ir as ir
 
 from graphkit.dtypes import name as dtype_name
-from graphkit.exporters.flops import node_flops
+from graphkit.optimizers.flops import node_flops
 from graphkit.exporters.inputs import check_dims, model_inputs, static_shape, symbolic_dims
 from graphkit.modelfile import ModelLike, borrow_model, lowest_ir_version, tensors_of
 from graphkit.optimizers import Report

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import onnx_ir as ir
 
@@ -36,6 +36,8 @@ Rule: TypeAlias = "Callable[[Context, ir.Node], Outcome]"
 Sweep: TypeAlias = "Callable[[Context], int]"
 
 PRESETS = ("inference", "training", "web", "cuda", "none")
+# What pays on the CPU provider pays in training too, which runs there unless somebody says otherwise.
+_TRAINS_ON = "inference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class Pass:
 
     ``tolerance`` is the relative difference it may cause (0: none, bit for bit); ``training`` says that it keeps
     parameters, random draws and state as they are, so that it may run on a graph that is being trained; ``targets``
-    names the presets beyond ``inference`` and ``training`` that it pays on.
+    names the presets that it pays in. The target of ``inference`` and ``training`` is the runtime's CPU provider, that
+    of ``web`` its WASM build, and that of ``cuda`` its CUDA provider.
     """
 
     name: str
@@ -60,9 +63,26 @@ class Pass:
 
     def in_preset(self, preset: str) -> bool:
         """Whether the pass belongs to ``preset``."""
-        if preset == "none":
-            return False
-        return self.training if preset == "training" else preset in self.targets
+        if preset == "training":
+            return self.training and _TRAINS_ON in self.targets
+        return preset in self.targets
+
+    @property
+    def presets(self) -> tuple[str, ...]:
+        """The presets that the pass belongs to."""
+        return tuple(preset for preset in PRESETS if self.in_preset(preset))
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the pass says about itself, as JSON holds it."""
+        return {
+            "name": self.name,
+            "summary": self.summary,
+            "precondition": self.precondition,
+            "tolerance": self.tolerance,
+            "training_safe": self.training,
+            "presets": list(self.presets),
+            "operators": list(self.anchors),
+        }
 
 
 _registry: dict[str, Pass] = {}

@@ -7,7 +7,7 @@ unique names, the uses of what is removed, the account of each pass, and the wor
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ class Context(Known):
         # How many bytes the constants may grow by in all, beyond what they replace.
         self.slack = slack
         self.account = PassReport()
+        # Counts a node's operations for the account of each pass; None where nobody asked for them.
+        self.weigh: Callable[[ir.Node], int] | None = None
         self.pending: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
         self._names: Counter[str] = Counter()
@@ -240,6 +242,8 @@ class Context(Known):
         graph.insert_before(before, node)
         self.account.nodes += 1
         self.facts.infer(node)
+        if self.weigh is not None:
+            self.account.flops += self.weigh(node)
         self.touch((node,))
         return tuple(node.outputs)
 
@@ -276,6 +280,8 @@ class Context(Known):
 
     def _detach(self, node: ir.Node) -> None:
         self.account.nodes -= 1
+        if self.weigh is not None:
+            self.account.flops -= self.weigh(node)
         for index in range(len(node.inputs)):
             node.replace_input_with(index, None)
         for value in node.outputs:

@@ -214,7 +214,14 @@ def _origin(node: ir.Node) -> list[str]:
     return list(found)[:8] if weight else [FROM_NO_WEIGHT.removeprefix("from ")]
 
 
-@sweep("lift_constants")
+def _why_in_place(ctx: Context, node: ir.Node) -> str:
+    del ctx
+    if node.op_type != "Constant" or node.domain != "":
+        return "it looks at Constant"
+    return "it is in a function, or a graph gives it out, or it holds text or what training would take for a weight"
+
+
+@sweep("lift_constants", explain=_why_in_place)
 def lift_constants(ctx: Context) -> int:
     """Turns Constant nodes into initializers.
 

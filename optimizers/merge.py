@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from typing import Final
 
@@ -18,7 +19,23 @@ _COMMUTATIVE: Final = ("Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", 
 _MAX_COMPARED: Final = 1024
 
 
-@sweep("merge_common")
+def _why_apart(ctx: Context, node: ir.Node) -> str:
+    if subgraphs_of(node):
+        return "it has bodies, which are not compared"
+    if not ctx.pure(node):
+        return "it draws random numbers, or may: two draws stay two"
+    readers = [use.node for value in node.inputs if value is not None for use in value.uses()]
+    for other in dict.fromkeys(readers):
+        if other is node or other.op_identifier() != node.op_identifier():
+            continue
+        if _key(other) == _key(node):
+            return f"'{other.name or other.outputs[0].name}' is the same in another body, or both are graph outputs"
+        if Counter(other.inputs) == Counter(node.inputs):
+            return f"'{other.name or other.outputs[0].name}' reads the same inputs, with other attributes or order"
+    return f"no other {node.op_type} reads the same inputs"
+
+
+@sweep("merge_common", explain=_why_apart)
 def merge_common(ctx: Context) -> int:
     """Nodes that compute the same from the same inputs become one.
 
@@ -115,7 +132,7 @@ def tensor_key(tensor: ir.TensorProtocol) -> tuple[str, ...]:
     return (tensor.dtype.name, str(tensor.shape), tensor.tobytes().hex())
 
 
-@sweep("merge_initializers")
+@sweep("merge_initializers", explain=lambda _ctx, _node: "it looks at initializers")
 def merge_initializers(ctx: Context) -> int:
     """Small equal integer initializers (shapes, axes, indices) become one.
 

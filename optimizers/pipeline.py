@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, overload
 
 import numpy as np
@@ -16,9 +16,14 @@ from graphkit.modelfile import ModelLike, give_back, read_model
 from graphkit.modelfile.files import target_of, write_text
 from graphkit.optimizers.base import Pass, select
 from graphkit.optimizers.context import Context, graphs_of
+from graphkit.optimizers.explain import explain_nodes
 from graphkit.optimizers.facts import subgraphs_of
+from graphkit.optimizers.flops import node_flops
 from graphkit.optimizers.opsets import at_opset
-from graphkit.optimizers.report import Explanation, PassReport, Report, measure
+from graphkit.optimizers.report import PassReport, Report, measure
+from graphkit.optimizers.steps import check_folder, size_up, take_steps
+from graphkit.optimizers.symbolic import value_at
+from graphkit.runtime.feeds import port, prepare
 
 __all__ = ["optimize", "run_passes"]
 
@@ -26,6 +31,8 @@ _MAX_ROUNDS: Final = 12
 # Below this opset operators mean other things (broadcasting is an attribute), and no runtime is expected to load them.
 _OLDEST_OPSET: Final = 7
 _VERIFY_BELOW: Final = 200_000_000
+# A report holds the steps where nodes times passes are no more: about a second.
+_CHEAP_STEPS: Final = 6_000
 _ANY_OPSET: Final = ("prune", "remove_identity")
 
 
@@ -41,6 +48,7 @@ def optimize(
     strict: bool = ...,
     report: Report | str | os.PathLike[str] | None = ...,
     explain: str | Sequence[str] | None = ...,
+    log_steps: str | os.PathLike[str] | None = ...,
     opset: int | None = ...,
 ) -> onnx.ModelProto: ...
 
@@ -57,6 +65,7 @@ def optimize(
     strict: bool = ...,
     report: Report | str | os.PathLike[str] | None = ...,
     explain: str | Sequence[str] | None = ...,
+    log_steps: str | os.PathLike[str] | None = ...,
     opset: int | None = ...,
 ) -> ir.Model: ...
 
@@ -72,6 +81,7 @@ def optimize(
     strict: bool = False,
     report: Report | str | os.PathLike[str] | None = None,
     explain: str | Sequence[str] | None = None,
+    log_steps: str | os.PathLike[str] | None = None,
     opset: int | None = None,
 ) -> ir.Model | onnx.ModelProto:
     """Return a smaller, faster model with the same inputs and outputs, which compute the same.
@@ -84,11 +94,15 @@ def optimize(
         passes: Run exactly these instead of the preset's; ``graphkit.optimizers.passes()`` lists them.
         skip: Leave these out.
         verify: Run the result beside the original on generated inputs, on ONNX Runtime with its own optimizations off.
-            ``None`` does so for models below 200 MB. A pass whose result differs is taken back, and the report says so.
+            ``None`` does so for models below 200 MB. A pass whose result differs is taken back, and the report says so
+            and names the node. A model that the runtime itself refuses cannot be compared: the report says why, and
+            ``True`` makes that an error.
         inputs: Inputs by name to verify with, instead of generated ones.
-        strict: Raise ``PassError`` instead of taking back a pass whose result differs.
+        strict: Raise ``PassError`` instead of taking back a pass whose result differs, or where nothing could be run.
         report: A ``Report`` to fill, or a path to write it to as JSON.
         explain: A node's name, or several: the report then says why each pass left it alone.
+        log_steps: A folder in which to keep each step, ``01_remove_identity.onnx`` and so on: the model with the passes
+            so far, and without those after them. It costs a run of the pipeline for each pass that did something.
         opset: Write the model at this ``ai.onnx`` opset, older or newer than its own (``change_opset``).
 
     Raises ``PassError`` for an unknown preset or pass, naming the known ones; ``OperatorError`` for what the opset
@@ -102,20 +116,27 @@ def optimize(
     chosen = select(preset, passes, skip)
     if report is not None and not isinstance(report, Report):
         _check_writable(report)
+    if log_steps is not None:
+        check_folder(log_steps)
     account = report if isinstance(report, Report) else Report()
-    account.preset = preset
+    account.preset, account.detailed = preset, report is not None
+    account.by_step |= account is not report and report is not None
     original = read_model(model)
     for graph in graphs_of(original):
         _sort_if_needed(graph)
-    account.before = measure(original)
+    account.before = size_up(original) if account.detailed else measure(original)
     too_large = account.before.bytes >= _VERIFY_BELOW
+    forced = strict or bool(verify) or inputs is not None
+    if inputs is not None:
+        inputs = prepare([port(value) for value in original.graph.inputs if not value.is_initializer()], dict(inputs))
     if verify is None:
         verify = not too_large
-    if opset is not None:
-        original = at_opset(original, opset, verify=verify, training=preset == "training", inputs=inputs)
-    result = original.clone() if verify else original
-    started = time.perf_counter()
     training = preset == "training"
+    if opset is not None:
+        original = at_opset(original, opset, verify=verify, training=training, inputs=inputs)
+    keep = verify or log_steps is not None or account.by_step
+    result = original.clone() if keep else original
+    started = time.perf_counter()
     wanted = [explain] if isinstance(explain, str) else list(explain or ())
     run_passes(result, chosen, account, training=training, explain=wanted)
     account.seconds = time.perf_counter() - started
@@ -123,7 +144,9 @@ def optimize(
         from graphkit.optimizers.verify import settle
 
         started = time.perf_counter()
-        result = settle(original, result, chosen, account, training=training, inputs=inputs, strict=strict)
+        result = settle(
+            original, result, chosen, account, training=training, inputs=inputs, strict=strict, forced=forced
+        )
         account.verification_seconds = time.perf_counter() - started
     else:
         account.note = (
@@ -131,7 +154,10 @@ def optimize(
             if too_large
             else "verification was not asked for"
         )
-    account.after = measure(result)
+    account.after = size_up(result) if account.detailed else measure(result)
+    active = [made for made in chosen if account.did(made.name)]
+    if log_steps is not None or (account.by_step and len(active) * account.before.nodes <= _CHEAP_STEPS):
+        take_steps(original, active, lambda m, some: run_passes(m, some, Report(), training=training), account, log_steps)
     if report is not None and not isinstance(report, Report):
         write_text(report, account.to_json() + "\n")
     return give_back(model, result)
@@ -163,6 +189,8 @@ def run_passes(
         for operator in made.anchors:
             rules.setdefault(operator, []).append(made)
     sweeps = [made for made in chosen if made.run is not None]
+    if report.detailed:
+        ctx.weigh = _weigher(ctx)
     for report.rounds in range(1, _MAX_ROUNDS + 1):
         ctx.facts.sweep(ctx.graphs())
         changed = _run_rules(ctx, rules, accounts)
@@ -171,7 +199,21 @@ def run_passes(
         if not changed:
             break
     if explain:
-        report.explanations = _explain(ctx, chosen, explain)
+        report.explanations = explain_nodes(ctx, chosen, explain, report.passes)
+
+
+def _weigher(ctx: Context) -> Callable[[ir.Node], int]:
+    """The operations of a node as far as shapes are known by then, every symbolic dim taken to be 1."""
+
+    def shape_of(value: ir.Value) -> tuple[int, ...] | None:
+        shape = ctx.shape(value)
+        if shape is None:
+            return None
+        dims = [value_at(dim, 1) for dim in shape]
+        known = tuple(dim for dim in dims if dim is not None)
+        return known if len(known) == len(dims) else None
+
+    return lambda node: node_flops(node, shape_of) or 0
 
 
 def _run_rules(ctx: Context, rules: dict[str, list[Pass]], accounts: dict[str, PassReport]) -> bool:
@@ -208,30 +250,6 @@ def _run_sweep(ctx: Context, made: Pass, account: PassReport) -> bool:
     account.seconds += time.perf_counter() - started
     account.rewrites += done
     return done > 0
-
-
-def _explain(ctx: Context, chosen: Sequence[Pass], wanted: Sequence[str]) -> list[Explanation]:
-    """Ask every pass about the nodes called so, at the fixed point: each answers with its reason."""
-    found: list[Explanation] = []
-    ctx.account = PassReport()
-    nodes = [node for graph in ctx.graphs() for node in graph.all_nodes()]
-    for name in wanted:
-        called = [node for node in nodes if name == node.name or any(name == value.name for value in node.outputs)]
-        if not called:
-            found.append(Explanation(name, "", "", "no node of the result is called so, nor gives out such a value"))
-        for node in called:
-            for made in chosen:
-                if made.explain is not None:
-                    found.append(Explanation(name, node.op_type, made.name, made.explain(ctx, node)))
-                if made.rewrite is None:
-                    continue
-                if node.op_type not in made.anchors or node.domain != "":
-                    reason = f"it looks at {', '.join(made.anchors)}"
-                else:
-                    outcome = made.rewrite(ctx, node)
-                    reason = outcome if isinstance(outcome, str) else "it applies"
-                found.append(Explanation(name, node.op_type, made.name, reason))
-    return found
 
 
 def _sort_if_needed(graph: ir.Graph) -> None:

@@ -13,7 +13,17 @@ from graphkit.optimizers.facts import subgraphs_of
 __all__ = ["prune"]
 
 
-@sweep("prune")
+def _why_kept(ctx: Context, node: ir.Node) -> str:
+    del ctx
+    for value in node.outputs:
+        if value.is_graph_output():
+            return f"a graph gives out '{value.name}'"
+        for use in value.uses():
+            return f"'{value.name}' is read by {use.node.op_type} '{use.node.name or use.node.outputs[0].name}'"
+    return "nothing keeps it"
+
+
+@sweep("prune", explain=_why_kept)
 def prune(ctx: Context) -> int:
     """Drops nodes, optional outputs, initializers, functions and opset imports that nothing reads.
 

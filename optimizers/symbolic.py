@@ -24,6 +24,7 @@ __all__ = [
     "size_of",
     "truncated_quotient",
     "unknown_number",
+    "value_at",
 ]
 
 # A monomial is a sorted tuple of atoms, the empty one being the constant term.
@@ -202,3 +203,19 @@ def size_of(dims: tuple[Dim, ...] | None) -> int | None:
         return None
     total = product(dims)
     return total if isinstance(total, int) and all(isinstance(d, int) for d in dims) else None
+
+
+def value_at(dim: Dim, size: int) -> int | None:
+    """The number that a dimension is where every name stands for ``size``; None where it holds more than names.
+
+    >>> value_at(add(multiply(3, named("N")), 2), 4)
+    14
+    """
+    if isinstance(dim, int):
+        return dim
+    total = 0
+    for monomial, coefficient in dim.terms:
+        if any(not atom or atom[0] in "?!(" for atom in monomial):
+            return None
+        total += coefficient * size ** len(monomial)
+    return total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from graphkit.errors import PassError
 from graphkit.modelfile.external import embedded
-from graphkit.optimizers.base import Pass
+from graphkit.optimizers.base import Outcome, Pass
 from graphkit.optimizers.context import Context
 from graphkit.optimizers.evaluate import open_session
 from graphkit.optimizers.facts import subgraphs_of
@@ -29,6 +29,8 @@ _ROUNDING: Final = {"float64": 1e-12, "float32": 1e-6, "float16": 2e-3}
 _AMPLIFICATION: Final = 20.0
 # Seconds after which no second set of inputs is tried.
 _PATIENCE: Final = 20.0
+# A pass that rewrites more nodes than this is named without the node.
+_MOST_REWRITES: Final = 65_536
 
 
 @dataclass(slots=True)
@@ -49,13 +51,20 @@ def settle(
     training: bool,
     inputs: Mapping[str, np.ndarray[Any, Any]] | None,
     strict: bool,
+    forced: bool = False,
 ) -> ir.Model:
-    """Return ``result`` if it agrees with ``original``, else the result without the passes that made it differ."""
+    """Return ``result`` if it agrees with ``original``, else the result without the passes that made it differ.
+
+    Where the original itself does not run there is nothing to compare with: the report says so, or ``PassError`` where
+    the comparison is ``forced``.
+    """
     from graphkit.optimizers.pipeline import run_passes
 
     reference, why_not = _reference(original, inputs)
     if reference is None:
-        report.note = f"the original could not be run for comparison: {why_not}"
+        if forced:
+            raise PassError(f"the result cannot be verified: {why_not}")
+        report.note = why_not
         return result
     chosen = list(chosen)
     active = _active(chosen, report)
@@ -72,6 +81,8 @@ def settle(
         if not active:
             raise PassError(f"the model does not survive being read and written: {found}")
         fault = active[high - 1]
+        place = _place(original, active[:high], reference, training=training)
+        seen = f"{seen}{f' (at node {place!r})' if place else ''}"
         if strict:
             raise PassError(f"the pass '{fault.name}' changed what the model computes: {seen}")
         report.dropped[fault.name] = seen
@@ -85,6 +96,48 @@ def settle(
     return result
 
 
+def _place(original: ir.Model, passes: Sequence[Pass], reference: _Reference, *, training: bool) -> str | None:
+    """The node whose rewrite by the last of ``passes`` makes the result differ: the fewest rewrites that do end there."""
+    from graphkit.optimizers.pipeline import run_passes
+
+    *others, fault = passes
+    if fault.rewrite is None:
+        return None  # a sweep does all it does at once
+
+    def differs(limit: int) -> tuple[bool, list[str]]:
+        trial, report = original.clone(), Report()
+        run_passes(trial, [*others, _limited(fault, limit)], report, training=training)
+        found = _disagreement(original, trial, passes, reference, Report())
+        return found is not None, report.passes[fault.name].rewritten
+
+    low, high = 0, 1
+    while not differs(high)[0]:
+        low, high = high, 2 * high
+        if high > _MOST_REWRITES:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if differs(middle)[0] else (middle, high)
+    names = differs(high)[1]
+    return names[-1] if names else None
+
+
+def _limited(made: Pass, most: int) -> Pass:
+    """A rule that stops after so many rewrites."""
+    rewrite, left = made.rewrite, most
+    assert rewrite is not None
+
+    def limited(ctx: Context, node: ir.Node) -> Outcome:
+        nonlocal left
+        if left == 0:
+            return "it has done all that it may"
+        outcome = rewrite(ctx, node)
+        left -= outcome is True
+        return outcome
+
+    return replace(made, rewrite=limited)
+
+
 def _active(chosen: Sequence[Pass], report: Report) -> list[Pass]:
     return [made for made in chosen if report.passes.get(made.name, PassReport()).rewrites]
 
@@ -95,7 +148,7 @@ def _reference(original: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]] | 
     try:
         session = open_session(_bytes(original))
     except Exception as error:  # noqa: BLE001 - an operator of another library, a dtype without a kernel
-        return None, _first_line(error)
+        return None, f"the original itself does not load in ONNX Runtime: {_first_line(error)}"
     names = [value.name or "" for value in original.graph.outputs]
     started = time.perf_counter()
     sets: list[Feeds] = []
@@ -115,9 +168,10 @@ def _reference(original: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]] | 
             if time.perf_counter() - started > _PATIENCE:
                 break  # one comparison of a slow model has to do
         except ValueError as error:
-            return None, str(error)
+            return None, f"no inputs could be made up, so give them: {error}"
     if not sets:
-        return None, why
+        given = "the inputs that were given" if inputs is not None else "any inputs that were made up"
+        return None, f"the original itself does not run on {given}: {why}"
     return _Reference(sets, outputs, _random_outputs(original, ctx)), ""
 
 

@@ -3,40 +3,67 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from graphkit.cli import options, output
 
+if TYPE_CHECKING:
+    from graphkit.optimizers.report import Explanation
+
 
 @click.command("optimize")
-@click.argument("model")
-@click.option("-o", "--output", "target", required=True, metavar="FILE", help="Where the result goes.")
+@click.argument("model", required=False)
+@click.option("-o", "--output", "target", metavar="FILE", help="Where the result goes.")
 @click.option("--preset", default="inference", show_default=True, help="inference, training, web, cuda or none.")
 @click.option("--passes", metavar="A,B", help="Run exactly these passes instead of the preset's.")
 @click.option("--skip", metavar="A,B", help="Leave these passes out.")
+@click.option("--list", "listing", is_flag=True, help="List the passes, and what each asks for, instead.")
 @click.option(
     "--verify/--no-verify",
     default=None,
     help="Run the result beside the original; the default for models below 200 MB.",
 )
-@click.option("--opset", type=click.IntRange(min=7, max=26), help="The opset to write; MODEL's own by default.")
+@click.option(
+    "--inputs", "file", metavar="FILE", help="Verify with these: a .npz or .json file, or a test_data_set folder."
+)
 @click.option("--strict", is_flag=True, help="Fail where a pass changes the result, instead of taking it back.")
+@click.option("--opset", type=click.IntRange(min=7, max=26), help="The opset to write; MODEL's own by default.")
 @click.option("--report", metavar="FILE", help="Write the report as JSON.")
+@click.option("--explain", metavar="NODE", multiple=True, help="Say why each pass leaves this node alone.")
+@click.option("--log-steps", metavar="FOLDER", help="Keep the model with the first pass, with the first two, and so on.")
 @options.as_json
 def command(
-    model: str,
-    target: str,
+    model: str | None,
+    target: str | None,
     preset: str,
     passes: str | None,
     skip: str | None,
+    listing: bool,
     verify: bool | None,
-    opset: int | None,
+    file: str | None,
     strict: bool,
+    opset: int | None,
     report: str | None,
+    explain: tuple[str, ...],
+    log_steps: str | None,
     as_json: bool,
 ) -> None:
-    """Make MODEL smaller and faster, and check that it still computes the same."""
+    """Make MODEL smaller and faster, and check that it still computes the same.
+
+    A pass that changes what the model computes is found, taken back and named. The exit code is 1 where that happens
+    with --strict, and where a MODEL that does not run itself is to be verified all the same (--verify, --strict).
+    """
+    if listing:
+        _list(as_json)
+        return
+    if model is None:
+        raise click.UsageError("Missing argument 'MODEL'.")
+    if target is None:
+        raise click.UsageError("Missing option '-o' / '--output'.")
+    if file is not None and verify is False:
+        raise click.UsageError("--inputs are to verify with; leave out --no-verify")
     from graphkit.modelfile import write_model
     from graphkit.modelfile.files import replacing
     from graphkit.optimizers import Report, optimize
@@ -44,26 +71,71 @@ def command(
     if report is not None and Path(report).resolve() == Path(target).resolve():
         raise click.UsageError("--report and -o name the same file")
     output.check_writable(target, report)
-    account = Report()
-    chosen = None if passes is None else _names(passes)
-    left_out = () if skip is None else _names(skip)
+    account = Report(by_step=report is not None)
     result = optimize(
-        model, preset, passes=chosen, skip=left_out, verify=verify, strict=strict, report=account, opset=opset
+        model,
+        preset,
+        passes=None if passes is None else _names(passes),
+        skip=() if skip is None else _names(skip),
+        verify=verify,
+        inputs=None if file is None else _feeds(model, file),
+        strict=strict,
+        report=account,
+        explain=explain,
+        log_steps=log_steps,
+        opset=opset,
     )
     if report is None:
         write_model(result, target)
     else:
-        with replacing(report) as file:  # which takes its place when the model is written, and only then
-            file.write((account.to_json() + "\n").encode())
-            file.flush()
+        with replacing(report) as written:  # which takes its place when the model is written, and only then
+            written.write((account.to_json() + "\n").encode())
+            written.flush()
             write_model(result, target)
     if as_json:
         output.emit_json(account.to_dict() | {"output": target})
-    else:
-        screen = output.console()
-        screen.print(account.table())
-        screen.print(f"written to {target}")
+        return
+    screen = output.console()
+    screen.print(account.table())
+    if account.explanations:
+        _show_explanations(account.explanations)
+    if log_steps is not None:
+        screen.print(f"{len(account.steps)} steps kept in {log_steps}", markup=False)
+    screen.print(f"written to {target}", markup=False)
 
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _feeds(model: str, file: str) -> dict[str, Any]:
+    from graphkit.exporters.inputs import model_inputs
+    from graphkit.modelfile import read_model
+
+    return options.read_feeds(model_inputs(read_model(model)), {}, file, cast=False)
+
+
+def _show_explanations(explanations: list[Explanation]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("node", "operator", "pass", "why it leaves the node alone")
+    for one in explanations:
+        table.add_row(escape(one.node), one.operator, one.by_pass, escape(one.reason))
+    output.console().print(table)
+
+
+def _list(as_json: bool) -> None:
+    from graphkit.optimizers import passes
+
+    if as_json:
+        output.emit_json([made.to_dict() for made in passes().values()])
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("pass", "what it does, and when", "tolerance", "presets", show_lines=True)
+    for made in passes().values():
+        texts = escape(f"{made.summary}\n{made.precondition}")
+        table.add_row(made.name, texts, f"{made.tolerance:g}" if made.tolerance else "exact", ", ".join(made.presets))
+    output.console().print(table)

@@ -1,0 +1,49 @@
+"""Why each pass left a node alone, asked of the passes themselves when none of them finds anything more to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+
+from graphkit.optimizers.base import Pass
+from graphkit.optimizers.context import Context
+from graphkit.optimizers.report import Explanation, PassReport
+
+__all__ = ["explain_nodes"]
+
+
+def explain_nodes(
+    ctx: Context, chosen: Sequence[Pass], wanted: Sequence[str], accounts: Mapping[str, PassReport]
+) -> list[Explanation]:
+    """Ask every pass about the nodes called so, or which give out values called so: each answers with its reason."""
+    found: list[Explanation] = []
+    ctx.account = PassReport()
+    nodes = [node for graph in ctx.graphs() for node in graph.all_nodes()]
+    for name in wanted:
+        called = [node for node in nodes if name == node.name or any(name == value.name for value in node.outputs)]
+        changed = [made for made, account in accounts.items() if name in account.rewritten]
+        for made in changed:
+            found.append(Explanation(name, "", made, "it rewrote or removed a node called so"))
+        if not called and not changed:
+            found.append(Explanation(name, "", "", "no node of the result is called so, nor gives out such a value"))
+        for node in called:
+            operator = node.op_type
+            for made, reason in _answers(ctx, chosen, node):
+                found.append(Explanation(name, operator, made.name, reason))
+    return found
+
+
+def _answers(ctx: Context, chosen: Sequence[Pass], node: ir.Node) -> Iterator[tuple[Pass, str]]:
+    for made in chosen:
+        if node.graph is None:
+            return  # the last answer was a rewrite, which happens only where the rounds ran out
+        if made.run is not None:
+            yield made, made.explain(ctx, node) if made.explain else f"nothing is left to do for it: {made.precondition}"
+        elif made.rewrite is None or node.op_type not in made.anchors or node.domain != "":
+            yield made, f"it looks at {', '.join(made.anchors)}"
+        elif any(attribute.is_ref() for attribute in node.attributes.values()):
+            yield made, "an attribute of the node is set by the function's caller"
+        else:
+            outcome = made.rewrite(ctx, node)
+            yield made, outcome if isinstance(outcome, str) else "it applies"
