@@ -12,11 +12,12 @@ import onnx.inliner
 import onnx_ir as ir
 
 from graphkit.dtypes import name as dtype_name
-from graphkit.optimizers.flops import node_flops
 from graphkit.exporters.inputs import check_dims, model_inputs, static_shape, symbolic_dims
 from graphkit.modelfile import ModelLike, borrow_model, lowest_ir_version, tensors_of
 from graphkit.optimizers import Report
 from graphkit.optimizers.base import select
+from graphkit.optimizers.flops import node_flops
+from graphkit.optimizers.liveness import peak_activation_bytes
 from graphkit.optimizers.pipeline import run_passes
 from graphkit.runtime import Port
 from graphkit.runtime.feeds import port
@@ -39,7 +40,10 @@ class OperatorSummary:
 
 @dataclass(slots=True)
 class Summary:
-    """What ``summarize`` found. ``dims`` are the sizes that symbolic dimensions were counted with."""
+    """What ``summarize`` found. ``dims`` are the sizes that symbolic dimensions were counted with.
+
+    ``peak_activation_bytes`` estimates the most that the values computed in one run take at once.
+    """
 
     producer: str
     ir_version: int
@@ -52,6 +56,7 @@ class Summary:
     parameter_dtypes: dict[str, int]
     nodes: int
     operators: list[OperatorSummary]
+    peak_activation_bytes: int
     dims: dict[str, int]
     metadata: dict[str, str] = field(default_factory=dict)
 
@@ -62,7 +67,7 @@ class Summary:
 
     @property
     def unknown(self) -> int:
-        """The number of nodes whose operations could not be counted, for want of shapes."""
+        """The number of nodes whose operations could not be counted, for want of shapes or of a known operator."""
         return sum(operator.unknown for operator in self.operators)
 
     def as_dict(self) -> dict[str, Any]:
@@ -83,6 +88,7 @@ class Summary:
             ],
             "flops": self.flops,
             "uncounted_nodes": self.unknown,
+            "peak_activation_bytes": self.peak_activation_bytes,
             "dims": self.dims,
             "metadata": self.metadata,
         }
@@ -123,6 +129,7 @@ def summarize(model: ModelLike, dims: Mapping[str, int] | None = None) -> Summar
         parameter_dtypes=dict(dtypes),
         nodes=sum(1 for _ in graph.all_nodes()),
         operators=operators,
+        peak_activation_bytes=peak_activation_bytes(loaded, sizes),
         dims=sizes,
         metadata=dict(loaded.metadata_props),
     )

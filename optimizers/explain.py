@@ -22,16 +22,20 @@ def explain_nodes(
     nodes = [node for graph in ctx.graphs() for node in graph.all_nodes()]
     for name in wanted:
         called = [node for node in nodes if name == node.name or any(name == value.name for value in node.outputs)]
-        changed = [made for made, account in accounts.items() if name in account.rewritten]
-        for made in changed:
-            found.append(Explanation(name, "", made, "it rewrote or removed a node called so"))
+        changed = [by for by, account in accounts.items() if name in account.rewritten]
+        found += [Explanation(name, "", by, "it rewrote or removed a node called so") for by in changed]
         if not called and not changed:
             found.append(Explanation(name, "", "", "no node of the result is called so, nor gives out such a value"))
         for node in called:
             operator = node.op_type
             for made, reason in _answers(ctx, chosen, node):
-                found.append(Explanation(name, operator, made.name, reason))
+                elsewhere = made.run is None and not _looks_at(made, operator, node.domain)
+                found.append(Explanation(name, operator, made.name, reason, elsewhere))
     return found
+
+
+def _looks_at(made: Pass, operator: str, domain: str) -> bool:
+    return operator in made.anchors and domain == ""
 
 
 def _answers(ctx: Context, chosen: Sequence[Pass], node: ir.Node) -> Iterator[tuple[Pass, str]]:
@@ -39,8 +43,11 @@ def _answers(ctx: Context, chosen: Sequence[Pass], node: ir.Node) -> Iterator[tu
         if node.graph is None:
             return  # the last answer was a rewrite, which happens only where the rounds ran out
         if made.run is not None:
-            yield made, made.explain(ctx, node) if made.explain else f"nothing is left to do for it: {made.precondition}"
-        elif made.rewrite is None or node.op_type not in made.anchors or node.domain != "":
+            yield (
+                made,
+                made.explain(ctx, node) if made.explain else f"nothing is left to do for it: {made.precondition}",
+            )
+        elif made.rewrite is None or not _looks_at(made, node.op_type, node.domain):
             yield made, f"it looks at {', '.join(made.anchors)}"
         elif any(attribute.is_ref() for attribute in node.attributes.values()):
             yield made, "an attribute of the node is set by the function's caller"

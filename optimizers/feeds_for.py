@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import onnx_ir as ir
 
 from graphkit.optimizers.context import Context
-from graphkit.optimizers.symbolic import Symbol
+from graphkit.optimizers.facts import at_sizes
+from graphkit.optimizers.symbolic import Dim
 
 __all__ = ["Feeds", "candidates"]
 
@@ -38,13 +39,14 @@ def candidates(model: ir.Model, ctx: Context, seed: int) -> Iterator[Feeds]:
         for axis, dim in enumerate(value.shape):
             if not isinstance(dim, int) or dim < 0:
                 names.setdefault(_dim_name(value, axis), len(names))
-    bounds = {value: _bound(ctx, value) for value in inputs if value.dtype is not None and value.dtype.is_integer()}
+    bounds = {value: _bounds(ctx, value) for value in inputs if value.dtype is not None and value.dtype.is_integer()}
     for pair in _SIZES if names else ((1, 1),):
         # First every name a size of its own, so that two are not confused; then all alike, should some have to agree.
         for spread in (1, 0) if len(names) > 1 else (0,):
             rng = np.random.default_rng(seed)
+            sizes = {name: pair[seed % 2] + spread * place for name, place in names.items()}
             yield {
-                value.name or "": _array(value, bounds.get(value), pair[seed % 2], spread, names, rng, seed)
+                value.name or "": _array(value, _smallest(bounds.get(value, ()), sizes), sizes, rng, seed)
                 for value in inputs
             }
 
@@ -58,9 +60,7 @@ def _dim_name(value: ir.Value, axis: int) -> str:
 def _array(
     value: ir.Value,
     bound: int | None,
-    size: int,
-    spread: int,
-    names: dict[str, int],
+    sizes: Mapping[str, int],
     rng: np.random.Generator,
     seed: int,
 ) -> np.ndarray[Any, Any]:
@@ -71,7 +71,7 @@ def _array(
         if isinstance(dim, int) and dim >= 0:
             shape.append(dim)
         else:
-            shape.append(size + spread * names[_dim_name(value, axis)])
+            shape.append(sizes[_dim_name(value, axis)])
     if value.dtype == ir.DataType.STRING:
         return rng.choice(np.array(["a", "b", "graph"], dtype=object), size=shape)
     dtype = value.dtype.numpy()
@@ -87,37 +87,44 @@ def _array(
     return np.asarray(drawn).astype(dtype)
 
 
-def _bound(ctx: Context, value: ir.Value) -> int | None:
-    """The smallest size of what a value indexes, as far as the graph shows it."""
-    found: list[int] = []
+def _smallest(bounds: Sequence[Dim], sizes: Mapping[str, int]) -> int | None:
+    """The smallest of the dims that a value indexes, of those that the inputs' sizes settle."""
+    settled = (
+        at_sizes(dim, sizes)
+        for dim in bounds
+        if isinstance(dim, int) or all(atom in sizes for monomial, _ in dim.terms for atom in monomial)
+    )
+    return min(settled, default=None)
+
+
+def _bounds(ctx: Context, value: ir.Value) -> list[Dim]:
+    """The sizes of what a value indexes, as far as the graph shows it."""
+    found: list[Dim] = []
     stack, seen = [value], {value}
     while stack and len(seen) < 256:
         for node, index in stack.pop().uses():
             limit = _limit(ctx, node, index)
-            if limit is not None:
-                found.append(limit)
+            if limit:
+                found += limit
             elif node.op_type in _CARRIERS and index == 0:
                 for output in node.outputs:
                     if output not in seen:
                         seen.add(output)
                         stack.append(output)
-    return min(found) if found else None
+    return found
 
 
-def _limit(ctx: Context, node: ir.Node, index: int) -> int | None:
-    dim: int | Symbol | None = None
+def _limit(ctx: Context, node: ir.Node, index: int) -> list[Dim]:
     if node.op_type in _INDEXED and index == 1:
         shape = ctx.shape(node.inputs[0])
         axis = node.attributes.get_int("axis", 0)
-        dim = shape[axis] if shape and -len(shape) <= axis < len(shape) else None
-    elif node.op_type == "GatherND" and index == 1:
-        shape = ctx.shape(node.inputs[0])
-        sizes = [size for size in shape or () if isinstance(size, int)]
-        dim = min(sizes) if sizes else None
-    elif node.op_type == "OneHot" and index == 0:
+        return [shape[axis]] if shape and -len(shape) <= axis < len(shape) else []
+    if node.op_type in ("GatherND", "ScatterND") and index == 1:
+        return list(ctx.shape(node.inputs[0]) or ())
+    if node.op_type == "OneHot" and index == 0:
         depth = ctx.scalar(node.inputs[1])
-        dim = int(depth) if depth is not None else None
-    elif node.op_type in ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") and index == 1:
+        return [int(depth)] if depth is not None else []
+    if node.op_type in ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") and index == 1:
         shape = ctx.shape(node.inputs[0])
-        dim = shape[1] if shape and len(shape) > 1 else None
-    return dim if isinstance(dim, int) else None
+        return [shape[1]] if shape and len(shape) > 1 else []
+    return []

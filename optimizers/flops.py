@@ -9,8 +9,8 @@ Conv                 ``2 M_out (C / group) prod(kernel)``: each element made rea
 ConvTranspose        ``2 M_in (M / group) prod(kernel)``: each element read is spread over one window
 Einsum               one operation an operand for each element of the whole index space
 RNN, GRU, LSTM       ``2 T B D G H (W + H)`` for G = 1, 3, 4 gates, which are the products of the operator's equations
-Attention            ``2 B H L S (d + d_v)`` for the two products, and 5 a score for the softmax between (Vaswani et al.,
-                     "Attention is all you need", 2017)
+Attention            ``2 B H L S (d + d_v)`` for the two products, and 5 a score for the softmax between (Vaswani et
+                     al., "Attention is all you need", 2017)
 DFT, STFT            ``5 n log2 n`` a transform of length n, as for radix 2 (Cooley and Tukey, 1965)
 Det                  ``2/3 n^3`` a matrix, by elimination
 ===================  ==================================================================================================
@@ -117,7 +117,7 @@ class _Node:
     def has(self, index: int) -> bool:
         return index < len(self.node.inputs) and self.node.inputs[index] is not None
 
-    def int(self, name: str, default: int = 0) -> int:
+    def integer(self, name: str, default: int = 0) -> int:
         return self.node.attributes.get_int(name, default)
 
     def ints(self, name: str) -> tuple[int, ...]:
@@ -133,13 +133,13 @@ def _matmul(left: int = 0) -> Callable[[_Node], int]:
         shape = node.shape(left)
         if not shape:
             raise _UnknownShapeError
-        return 2 * math.prod(node.first()) * shape[-2 if len(shape) > 1 and node.int("transA") else -1]
+        return 2 * math.prod(node.first()) * shape[-2 if len(shape) > 1 and node.integer("transA") else -1]
 
     return count
 
 
 def _gemm(node: _Node) -> int:
-    shared = node.shape(0, rank=2)[0 if node.int("transA") else 1]
+    shared = node.shape(0, rank=2)[0 if node.integer("transA") else 1]
     made = math.prod(node.first())
     return 2 * made * shared + (made if node.has(2) else 0)
 
@@ -189,8 +189,8 @@ def _recurrent(gates: int) -> Callable[[_Node], int]:
 
 def _attention(node: _Node) -> int:
     query, key, value = node.shape(0), node.shape(1), node.shape(2)
-    heads = node.int("q_num_heads") if len(query) == 3 else query[1]
-    groups = node.int("kv_num_heads") if len(key) == 3 else key[1]
+    heads = node.integer("q_num_heads") if len(query) == 3 else query[1]
+    groups = node.integer("kv_num_heads") if len(key) == 3 else key[1]
     if not heads or not groups or len(query) not in (3, 4):
         raise _UnknownShapeError
     size = query[-1] // heads if len(query) == 3 else query[-1]
@@ -202,22 +202,24 @@ def _attention(node: _Node) -> int:
 
 def _multi_head_attention(node: _Node) -> int:
     query, key = node.shape(0, rank=3), node.shape(1, rank=3)
-    return query[0] * query[1] * key[1] * (4 * query[2] + 5 * node.int("num_heads"))
+    return query[0] * query[1] * key[1] * (4 * query[2] + 5 * node.integer("num_heads"))
 
 
 def _packed_attention(node: _Node) -> int:
     batch, length, width = node.shape(0, rank=3)
     _, packed = node.shape(1, rank=2)
-    return 2 * batch * length * width * packed + batch * length * length * (4 * packed // 3 + 5 * node.int("num_heads"))
+    return 2 * batch * length * width * packed + batch * length * length * (
+        4 * packed // 3 + 5 * node.integer("num_heads")
+    )
 
 
 def _narrow_matmul(node: _Node) -> int:
-    return 2 * math.prod(node.first()) * node.int("K")
+    return 2 * math.prod(node.first()) * node.integer("K")
 
 
 def _transform(node: _Node) -> int:
     made = node.made() // 2
-    axis = node.int("axis", 1) if node.node.op_type == "DFT" and not node.has(2) else -2
+    axis = node.integer("axis", 1) if node.node.op_type == "DFT" and not node.has(2) else -2
     length = node.first()[axis]
     return round(5 * made * math.log2(max(length, 2)))
 
@@ -255,10 +257,15 @@ def _rules() -> Iterator[tuple[str, Callable[[_Node], int]]]:
 
 _RULES = dict(_rules())
 _MICROSOFT: dict[str, Callable[[_Node], int]] = {
-    **{"FusedMatMul": _matmul(), "FusedGemm": _gemm, "FusedConv": _conv(), "MatMulNBits": _narrow_matmul},
-    **{"MultiHeadAttention": _multi_head_attention, "Attention": _packed_attention},
+    "FusedMatMul": _matmul(),
+    "FusedGemm": _gemm,
+    "FusedConv": _conv(),
+    "MatMulNBits": _narrow_matmul,
+    "MultiHeadAttention": _multi_head_attention,
+    "Attention": _packed_attention,
     **dict.fromkeys(("Gelu", "FastGelu", "BiasGelu", "QuickGelu"), _elementwise),
-    **{"SkipLayerNormalization": _times(9), "SkipSimplifiedLayerNormalization": _times(5)},
+    "SkipLayerNormalization": _times(9),
+    "SkipSimplifiedLayerNormalization": _times(5),
 }
 # Operators that only move, compare or make up data, and those whose work is in their bodies.
 _FREE = frozenset(

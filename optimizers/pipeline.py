@@ -157,7 +157,9 @@ def optimize(
     account.after = size_up(result) if account.detailed else measure(result)
     active = [made for made in chosen if account.did(made.name)]
     if log_steps is not None or (account.by_step and len(active) * account.before.nodes <= _CHEAP_STEPS):
-        take_steps(original, active, lambda m, some: run_passes(m, some, Report(), training=training), account, log_steps)
+        take_steps(
+            original, active, lambda m, some: run_passes(m, some, Report(), training=training), account, log_steps
+        )
     if report is not None and not isinstance(report, Report):
         write_text(report, account.to_json() + "\n")
     return give_back(model, result)
@@ -227,7 +229,7 @@ def _run_rules(ctx: Context, rules: dict[str, list[Pass]], accounts: dict[str, P
         for made in rules.get(node.op_type, ()):
             assert made.rewrite is not None
             account = ctx.account = accounts[made.name]
-            name = node.name
+            name = node.name or node.outputs[0].name
             started = clock()
             outcome = made.rewrite(ctx, node)
             account.seconds += clock() - started

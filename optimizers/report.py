@@ -64,12 +64,13 @@ class Step:
 
 @dataclass(slots=True)
 class Explanation:
-    """Why a pass left a node alone."""
+    """Why a pass left a node alone; ``elsewhere`` where it looks at other operators only."""
 
     node: str
     operator: str
     by_pass: str
     reason: str
+    elsewhere: bool = False
 
 
 @dataclass
@@ -130,10 +131,7 @@ class Report:
                 {"node": e.node, "operator": e.operator, "pass": e.by_pass, "reason": e.reason}
                 for e in self.explanations
             ],
-            "steps": [
-                {"pass": step.by_pass, "file": step.file} | step.size.to_dict()
-                for step in self.steps
-            ],
+            "steps": [{"pass": step.by_pass, "file": step.file} | step.size.to_dict() for step in self.steps],
         }
 
     def to_json(self) -> str:
@@ -152,8 +150,7 @@ class Report:
         ):
             if before and after:
                 title += f"\n{before} → {after} {name}"
-        state = "verified" if self.verified else f"not verified: {self.note}"
-        table = Table(title=title, caption=state)
+        table = Table(title=title, caption="verified" if self.verified else "not verified")
         table.add_column("pass")
         peaks = self._peaks()
         for heading in ("rewrites", "nodes", "bytes", "FLOPs", *(("peak",) if peaks else ()), "seconds"):
@@ -164,10 +161,14 @@ class Report:
                 if peaks:
                     numbers.append(f"{peaks[name]:+,}" if name in peaks else "")
                 table.add_row(name, *numbers, f"{entry.seconds:.3f}")
-        for name, why in self.dropped.items():
+        for name in self.dropped:
             table.add_row(name, "dropped", style="red")
-            table.caption = f"{table.caption}; {name} was taken back: {why}"
         return table
+
+    def remarks(self) -> list[str]:
+        """What there is to say beside the table: why nothing was verified, and what was taken back."""
+        said = [] if self.verified or not self.note else [f"not verified: {self.note}"]
+        return said + [f"{name} was taken back: {why}" for name, why in self.dropped.items()]
 
     def _ends(self) -> tuple[Size, Size]:
         return self.before, self.after

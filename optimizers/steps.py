@@ -11,20 +11,28 @@ import onnx_ir as ir
 from graphkit.errors import PassError
 from graphkit.modelfile import write_model
 from graphkit.optimizers.base import Pass
-from graphkit.optimizers.flops import count_flops
-from graphkit.optimizers.liveness import peak_activation_bytes
+from graphkit.optimizers.flops import count_flops, declared_shape
+from graphkit.optimizers.liveness import ValueBytes, peak_of, steps_of
 from graphkit.optimizers.report import Report, Size, Step, measure
-from graphkit.optimizers.sizes import static_shapes
 
 __all__ = ["check_folder", "size_up", "take_steps"]
 
 
 def size_up(model: ir.Model) -> Size:
     """Count nodes and bytes, and estimate operations and the peak of activations with every symbolic dim at 1."""
-    size = measure(model)
-    flops = count_flops(model.graph.all_nodes(), static_shapes(model))
+    size, bytes_of = measure(model), ValueBytes(model)
+
+    def shape_of(value: ir.Value) -> tuple[int, ...] | None:
+        shape = bytes_of.facts(value).shape
+        if shape is None:
+            return declared_shape(value)
+        dims = tuple(dim for dim in shape if isinstance(dim, int))
+        return dims if len(dims) == len(shape) else declared_shape(value)
+
+    flops = count_flops(model.graph.all_nodes(), shape_of)
     size.flops, size.uncounted = flops.count, flops.unknown
-    size.peak_activation_bytes = peak_activation_bytes(model)
+    made = [value for value in model.graph.outputs if value.producer() is not None]
+    size.peak_activation_bytes, _ = peak_of(steps_of(model.graph, bytes_of), made)
     return size
 
 

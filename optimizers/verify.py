@@ -97,7 +97,7 @@ def settle(
 
 
 def _place(original: ir.Model, passes: Sequence[Pass], reference: _Reference, *, training: bool) -> str | None:
-    """The node whose rewrite by the last of ``passes`` makes the result differ: the fewest rewrites that do end there."""
+    """The node whose rewrite by the last of ``passes`` makes the result differ: where the fewest rewrites end."""
     from graphkit.optimizers.pipeline import run_passes
 
     *others, fault = passes

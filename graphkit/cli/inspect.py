@@ -85,9 +85,11 @@ def _show(model: str, summary: Summary) -> None:
     )
     facts.add_row("nodes", f"{summary.nodes:,}")
     sizes = ", ".join(f"{name}={size}" for name, size in summary.dims.items())
-    facts.add_row(
-        "FLOPs", f"{summary.flops:,} ({output.size_text(summary.flops, 'FLOP')}){f' at {sizes}' if sizes else ''}"
-    )
+    least = "at least " if summary.unknown else ""
+    where = f" at {sizes}" if sizes else ""
+    facts.add_row("FLOPs", f"{least}{summary.flops:,} ({output.size_text(summary.flops, 'FLOP')}){where}")
+    peak = output.size_text(summary.peak_activation_bytes)
+    facts.add_row("activations", f"{peak} at the peak, by estimate{where}")
     for key, value in summary.metadata.items():
         facts.add_row("metadata", escape(f"{key} = {value if len(value) <= 80 else value[:77] + '...'}"))
     screen.print(facts)
@@ -100,7 +102,9 @@ def _show(model: str, summary: Summary) -> None:
         table.add_row(operator.name, f"{operator.count:,}", f"{operator.flops:,}{missing}", share)
     screen.print(table)
     if summary.unknown:
-        screen.print(f"{summary.unknown} nodes have shapes that are not known, so their operations are not counted.")
+        screen.print(
+            f"{summary.unknown} nodes have shapes or operators that are not known, so their operations are not counted."
+        )
 
 
 def _ir_text(summary: Summary) -> str:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--opset", type=click.IntRange(min=7, max=26), help="The opset to write; MODEL's own by default.")
 @click.option("--report", metavar="FILE", help="Write the report as JSON.")
 @click.option("--explain", metavar="NODE", multiple=True, help="Say why each pass leaves this node alone.")
-@click.option("--log-steps", metavar="FOLDER", help="Keep the model with the first pass, with the first two, and so on.")
+@click.option("--log-steps", metavar="FOLDER", help="Keep the model with one pass, with two, and so on.")
 @options.as_json
 def command(
     model: str | None,
@@ -97,6 +97,8 @@ def command(
         return
     screen = output.console()
     screen.print(account.table())
+    for remark in account.remarks():
+        screen.print(remark, markup=False, soft_wrap=True)
     if account.explanations:
         _show_explanations(account.explanations)
     if log_steps is not None:
@@ -120,9 +122,13 @@ def _show_explanations(explanations: list[Explanation]) -> None:
     from rich.table import Table
 
     table = Table("node", "operator", "pass", "why it leaves the node alone")
-    for one in explanations:
+    looking = [one for one in explanations if not one.elsewhere]
+    for one in looking:
         table.add_row(escape(one.node), one.operator, one.by_pass, escape(one.reason))
-    output.console().print(table)
+    screen = output.console()
+    screen.print(table)
+    if len(looking) < len(explanations):
+        screen.print("The other passes look at other operators; --json and --report list them too.")
 
 
 def _list(as_json: bool) -> None:

@@ -278,6 +278,45 @@ def test_optimize(graphkit: Invoke) -> None:
     assert json.loads(out)["output"] == "o.onnx"
 
 
+def test_optimize_lists_the_passes(graphkit: Invoke) -> None:
+    code, out, _ = graphkit("optimize", "--list")
+    assert (code, "remove_identity" in out, "exact" in out) == (0, True, True)
+    code, out, _ = graphkit("optimize", "--list", "--json")
+    listed = {one["name"]: one for one in json.loads(out)}
+    assert listed["remove_dropout"]["training_safe"] is False
+    assert listed["prune"]["presets"] == ["inference", "training", "web", "cuda"]
+    assert all(one["summary"] and one["precondition"] for one in listed.values())
+
+
+def test_optimize_with_inputs_explanations_and_steps(graphkit: Invoke) -> None:
+    np.savez("feeds.npz", x=np.ones((2, 2), np.float32))
+    code, out, err = graphkit(
+        *("optimize", "twice.onnx", "-o", "o.onnx", "--inputs", "feeds.npz", "--explain", "y", "--explain", "no"),
+        *("--log-steps", "steps"),
+    )
+    assert (code, err) == (0, "")
+    assert "a graph gives out 'y'" in out and "no node of the result is called so" in out and "kept in steps" in out
+    assert Path("steps/00_original.onnx").exists()
+    np.savez("bad.npz", x=np.ones((2, 2), np.float64))
+    code, _, err = graphkit("optimize", "twice.onnx", "-o", "o.onnx", "--inputs", "bad.npz")
+    assert (code, "input 'x' takes float32" in err) == (1, True)
+    assert graphkit("optimize", "twice.onnx", "-o", "o.onnx", "--inputs", "feeds.npz", "--no-verify")[0] == 2
+    assert graphkit("optimize", "twice.onnx")[0] == 2
+    assert graphkit("optimize", "-o", "o.onnx")[0] == 2
+
+
+@pytest.mark.parametrize("option", [None, "--verify", "--strict"])
+def test_optimize_a_model_that_does_not_run_itself(graphkit: Invoke, option: str | None) -> None:
+    stranger = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17, "my.own": 1]> g (float[N] x) => (float[N] y) {y = my.own.Op(x)}'
+    )
+    onnx.save(stranger, "stranger.onnx")
+    code, out, err = graphkit("optimize", "stranger.onnx", "-o", "o.onnx", *([option] if option else []))
+    assert code == (1 if option else 0)
+    assert "the original itself does not load in ONNX Runtime" in (err if option else out)
+    assert Path("o.onnx").exists() == (option is None)
+
+
 def test_optimize_writes_the_model_and_its_report_or_neither(graphkit: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(Path().iterdir())
     for report, words in (("no/r.json", "there is no folder no"), (".", "it is a folder"), ("r.json/", "slash")):
