@@ -33,6 +33,8 @@ for _module in (
     "costs",
     "gradient_sums",
     "gradient_masks",
+    "sequences",
+    "recurrent",
     "merge",
     "prune",
 ):

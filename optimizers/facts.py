@@ -221,6 +221,7 @@ def _atom(name: str) -> str:
 from graphkit.optimizers import (  # noqa: E402 - they need the names above
     infer_control,  # noqa: F401
     infer_elementwise,  # noqa: F401
+    infer_sequences,  # noqa: F401
     infer_shapes,  # noqa: F401
     infer_windows,  # noqa: F401
 )

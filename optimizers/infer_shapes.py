@@ -17,6 +17,7 @@ from graphkit.optimizers.symbolic import (
     fresh,
     multiply,
     named,
+    negate,
     never_negative,
     product,
     unknown_number,
@@ -147,6 +148,8 @@ def _sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
         return len(range(low, high, by))
     if step == 1 and start == 0 and (end == dim or (isinstance(end, int) and end >= _LARGE)):
         return dim
+    if step == 1 and start == 0 and never_negative(end) and never_negative(add(dim, negate(end))):
+        return end  # the axis is known to be at least as long
     # Whatever it is, the same cut of the same length gives the same length.
     return named(f"slice({dim!r}, {start!r}, {end!r}, {step!r})")
 

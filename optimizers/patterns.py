@@ -33,14 +33,15 @@ class Match:
         return next(node for node in self.nodes if node.op_type == operator)
 
 
-def match(ctx: Context, node: ir.Node, *patterns: Pattern) -> Match | None:
+def match(ctx: Context, node: ir.Node, *patterns: Pattern, closed: bool = True) -> Match | None:
     """Match a node, the last of a tree, against patterns in turn.
 
     Nothing but the tree may read the values inside it; otherwise the nodes would have to stay, and nothing is won.
+    With ``closed=False`` the caller sees to that.
     """
     for pattern in patterns:
         found = _match_node(ctx, node, pattern, Match({}, []))
-        if found is not None and _is_closed(found, node):
+        if found is not None and (not closed or _is_closed(found, node)):
             return found
     return None
 
