@@ -249,7 +249,7 @@ def test_types_are_inferred_and_never_guessed(
     assert found.contents == contents
     booleans = {"Equal"}
     assert found.dtype == (
-        gk.dtypes.BOOL if op in booleans else INT64 if contents is not None or op in ("Cast", "NonZero") else FLOAT32
+        gk.dtypes.BOOL if op in booleans else INT64 if contents is not None or op in ("Cast", "NonZero", "Mod") else FLOAT32
     )
 
 
