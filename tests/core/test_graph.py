@@ -247,9 +247,9 @@ def test_types_are_inferred_and_never_guessed(
     shown = found.dims if found.dims is None else tuple("?" if dims.is_anonymous(d) else d for d in found.dims)
     assert shown == expected
     assert found.contents == contents
-    booleans = {"Equal"}
+    booleans, integers = {"Equal"}, {"Cast", "NonZero", "Mod"}
     assert found.dtype == (
-        gk.dtypes.BOOL if op in booleans else INT64 if contents is not None or op in ("Cast", "NonZero", "Mod") else FLOAT32
+        gk.dtypes.BOOL if op in booleans else INT64 if contents is not None or op in integers else FLOAT32
     )
 
 
