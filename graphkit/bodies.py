@@ -18,10 +18,12 @@ from graphkit.body_types import BODIES, body_of, infer_bodies, keep, type_of, we
 from graphkit.conversion import attribute_value, constant_array
 from graphkit.core import Record, Tensor, as_tensor
 from graphkit.dims import Dims
-from graphkit.errors import InputError
+from graphkit.errors import InputError, OperatorError
 from graphkit.graph import STOP, Graph, stopping
 from graphkit.inference import Type
-from graphkit.interpreter import apply
+from graphkit.interpreter import apply, apply1
+from graphkit.operands import constant_ints
+from graphkit.source import here
 
 Environment = dict[ir.Value, Tensor | None]
 Outputs = Sequence[Tensor]
@@ -30,6 +32,21 @@ Outputs = Sequence[Tensor]
 def nested(parent: Graph, name: str) -> Graph:
     """A new, empty body inside ``parent``."""
     return keep(Graph(ir.Graph([], [], nodes=[], name=parent.unique(name)), parent=parent))
+
+
+def apart(types: Sequence[Type | None], opset: int) -> tuple[Graph, list[Tensor | None]]:
+    """A graph that stands alone, with an input for each type, whose contents are known as far as the type's are."""
+    graph = Graph(opset=opset)
+    inputs: list[Tensor | None] = []
+    for t in types:
+        if t is None:
+            inputs.append(None)
+            continue
+        made = graph.input("x", t.dtype, t.dims)
+        assert made.value is not None
+        graph._types[made.value] = Type(t.dtype, t.dims, t.contents, t.array)
+        inputs.append(made)
+    return graph, inputs
 
 
 def records_of(body: Graph) -> Iterator[Record]:
@@ -160,6 +177,32 @@ def make_scan(
         body.graph, len(xs), directions, axes, output_directions[:stacks], output_axes[:stacks]
     )
     return apply("Scan", (*states, *xs), attributes, len(results))
+
+
+def over_time(
+    states: Sequence[Tensor], xs: Sequence[Tensor], step: Step, backwards: bool = False
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Step through the first axis of ``xs``; the last states, and what each step gave at its own place."""
+    if isinstance(interpreter.current(), Graph):
+        way = [int(backwards)]
+        made = make_scan(states, xs, step, directions=way * len(xs), output_directions=way * 8)
+        return list(made[: len(states)]), list(made[len(states) :])
+    length = xs[0].shape[0]
+    if not length:
+        raise OperatorError(f"a recurrence at {here()} has no step: its inputs are of length 0")
+    where = constant_ints([0])
+    parts = [
+        [apply1("Squeeze", p, where) for p in apply("Split", (x, constant_ints([1] * length)), {"axis": 0}, length)]
+        for x in xs
+    ]
+    rows: list[Sequence[Tensor]] = [()] * length
+    after: Sequence[Tensor] = list(states)
+    for t in range(length - 1, -1, -1) if backwards else range(length):
+        after, rows[t] = step(*after, *(p[t] for p in parts))
+    stacked = [
+        apply1("Concat", *(apply1("Unsqueeze", row[k], where) for row in rows), axis=0) for k in range(len(rows[0]))
+    ]
+    return list(after), stacked
 
 
 def scan_attributes(

@@ -33,6 +33,11 @@ def body_of(graph: ir.Graph) -> Graph | None:
     return found if isinstance(found, Graph) and found.graph is graph else None
 
 
+def forget(body: ir.Graph) -> None:
+    """Let go of the Graph of a body that moves to another graph: it is read anew there."""
+    body.meta.pop(_KEY, None)
+
+
 def type_of(t: Tensor) -> Type:
     """What is known of a traced tensor; of an eager one, its dtype and dims."""
     if t.graph is not None and t.value is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -79,13 +80,14 @@ def constant_array(value: ir.Value) -> Any:
 
 def captured_values(node: ir.Node) -> list[ir.Value]:
     """The outer values that a node's subgraphs use, each once, in order of use."""
-    bodies = [a for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
-    if not bodies:
-        return []
+    return captured_by([a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH])
+
+
+def captured_by(bodies: Iterable[ir.Graph]) -> list[ir.Value]:
+    """The values from outside that graphs use, each once, in order of use."""
     inside: set[ir.Value] = set()
     found: dict[ir.Value, None] = {}
-    for attribute in bodies:
-        body = attribute.as_graph()
+    for body in bodies:
         inside.update(body.inputs)
         inside.update(body.initializers.values())
         for inner in ir.traversal.RecursiveGraphIterator(body):

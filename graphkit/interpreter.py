@@ -7,7 +7,7 @@ not of the data, so that constants, shapes and random draws inside a trace are t
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
@@ -81,6 +81,11 @@ def using(interpreter: Interpreter) -> Iterator[None]:
         _current.reset(token)
 
 
+# Operators with forms that are newer than what the runtime loads -> what applies such a form in other operators (None:
+# it is an older one). Filled by graphkit.newer.
+WRITTEN_OUT: dict[str, Callable[..., tuple[Tensor, ...] | None]] = {}
+
+
 def apply(
     op: str,
     inputs: Sequence[Tensor | None],
@@ -93,9 +98,15 @@ def apply(
     ``inputs`` are Tensors, with None for an optional input that is left out; ``outputs`` is how many leading outputs
     are wanted. Most code calls ``gk.op.Add(a, b)`` instead, which checks its arguments first.
     """
+    if op in WRITTEN_OUT and not domain:
+        made = WRITTEN_OUT[op](op, inputs, attributes, outputs)
+        if made is not None:
+            return made
     return (_current.get() or _default[0]).apply(op, inputs, attributes, outputs, domain)
 
 
 def apply1(op: str, *inputs: Tensor | None, **attributes: Any) -> Tensor:
     """apply() for the common case of one output of the default domain."""
+    if op in WRITTEN_OUT:
+        return apply(op, inputs, attributes)[0]
     return (_current.get() or _default[0]).apply(op, inputs, attributes, 1, "")[0]

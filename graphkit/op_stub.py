@@ -88,7 +88,7 @@ def _inputs(schema: schemas.Schema) -> Iterator[str]:
 
 
 def _attributes(schema: schemas.Schema) -> Iterator[str]:
-    newest = schemas.schema_at(schema.name, schema.domain, schemas.NEWEST_OPSET) or schema
+    newest = schemas.newest_schema(schema.name, schema.domain) or schema
     known = dict(newest.attributes) | dict(schema.attributes)  # one that only a newer opset has raises the opset
     if known and not any(i.option == _Option.Variadic for i in schema.inputs):
         yield "*"

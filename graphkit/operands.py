@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphkit import dtypes
+from graphkit.dims import Extent
 from graphkit.errors import OperatorError
 from graphkit.interpreter import apply1, current
 from graphkit.source import here
@@ -95,6 +96,39 @@ def constant_ints(values: Sequence[int]) -> Tensor:
         if len(key) <= 8 and len(_ints) < 4096:
             _ints[key] = found
     return found
+
+
+def extent(t: Tensor, axis: int) -> Extent | None:
+    """A dimension, None where even the rank is unknown."""
+    return None if t.dims is None else t.dims[axis]
+
+
+def length(t: Tensor, axis: int) -> Tensor:
+    """A dimension as an int64 scalar; an axis that counts from the end needs a known rank."""
+    found = extent(t, axis)
+    if isinstance(found, int):
+        return scalar(found, dtypes.INT64)
+    axis = axis % (t.rank or 1)
+    return apply1("Squeeze", apply1("Shape", t, start=axis, end=axis + 1))
+
+
+def extents(t: Tensor, start: int, end: int) -> Tensor:
+    """Dimensions from ``start`` to before ``end`` as an int64 vector; both count from the front."""
+    known = None if t.dims is None else t.dims[start:end]
+    whole = [e for e in known or () if isinstance(e, int)]
+    if known is not None and len(whole) == len(known):
+        return constant_ints(whole)
+    return apply1("Shape", t, start=start, end=end)
+
+
+def joined_shape(*parts: Tensor | Sequence[int]) -> Tensor:
+    """A shape put together of vectors and numbers."""
+    from graphkit.core import Tensor
+
+    given = [p if isinstance(p, Tensor) else constant_ints(p) for p in parts]
+    if all(not p.traced for p in given):
+        return constant_ints([int(n) for p in given for n in p._array])
+    return apply1("Concat", *given, axis=0)
 
 
 def binary(op: str, a: Any, b: Any) -> Tensor:

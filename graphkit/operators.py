@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+import graphkit.newer  # noqa: F401 (fills the table of what is written out)
 from graphkit import dtypes, schemas
 from graphkit.core import Dim, Tensor, as_tensor, holds_tensors
 from graphkit.errors import OperatorError, did_you_mean
@@ -77,7 +78,7 @@ def _make(name: str, domain: str) -> Operator:
 
 
 def _newer_attributes(name: str) -> frozenset[str]:
-    newest = schemas.schema_at(name, "", schemas.NEWEST_OPSET)
+    newest = schemas.newest_schema(name)
     return frozenset(newest.attributes) if newest is not None else frozenset()
 
 
@@ -92,7 +93,7 @@ def _last_named(name: str, named: Mapping[str, Any]) -> int:
 @cache
 def _input_places(name: str) -> dict[str, int]:
     """The place of each input of an operator's newest form, counted from 1."""
-    newest = schemas.schema_at(name, "", schemas.NEWEST_OPSET)
+    newest = schemas.newest_schema(name)
     return {} if newest is None else {i.name: n for n, i in enumerate(newest.inputs, 1)}
 
 
@@ -271,8 +272,8 @@ def _check_types(name: str, schema: schemas.Schema, tensors: Sequence[Tensor | N
             allowed = _ALLOWED[key] = frozenset(f.types)
         written = f"tensor({_TYPE_NAMES[dtypes.to_onnx(t.dtype)]})"
         if written not in allowed and not any(a.startswith(("seq", "optional")) for a in allowed):
-            newest = schemas.schema_at(name, schema.domain, schemas.NEWEST_OPSET)
-            if newest is not None and n < len(newest.inputs) and written in newest.inputs[n].types:
+            newest = schemas.newest_schema(name, schema.domain)
+            if newest is not None and written in newest.inputs[min(n, len(newest.inputs) - 1)].types:
                 continue
             raise OperatorError(
                 f"{name} at {here()}: input '{f.name}' is {dtypes.name(t.dtype)}; it takes "

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import onnx.defs
 
 from graphkit.errors import OperatorError, did_you_mean
+from graphkit.interpreter import WRITTEN_OUT
 from graphkit.source import here
 
 WORKING_OPSET: Final = 21
 NEWEST_OPSET: Final = 26
+# What files may be of: what opsets 27 and 28 added is written in older operators, see graphkit.newer.
+READABLE_OPSET: Final = 28
 # Operators of the default domain that ONNX Runtime has and ONNX does not: files that it optimized hold them.
 WITHOUT_SCHEMA: Final = frozenset({"SimplifiedLayerNormalization"})
 
@@ -66,10 +69,21 @@ def opset_for(op: str, domain: str = "", attributes: frozenset[str] = frozenset(
 @cache
 def schema(op: str, domain: str = "", attributes: frozenset[str] = frozenset(), inputs: int = 0) -> Schema:
     """The schema that graphkit uses for an operator; OperatorError for a name that ONNX does not have."""
-    found = schema_at(op, domain, opset_for(op, domain, attributes, inputs))
+    if not domain and op in WRITTEN_OUT:
+        forms = [schema_at(op, "", opset) for opset in (*range(WORKING_OPSET, NEWEST_OPSET + 1), READABLE_OPSET)]
+        fits = (s for s in forms if s is not None and attributes <= s.attributes.keys() and inputs <= s.max_input)
+        found = next(fits, forms[-1])
+    else:
+        found = schema_at(op, domain, opset_for(op, domain, attributes, inputs))
     if found is None:
         raise OperatorError(f"no operator {domain or 'ai.onnx'}.{op} is known ({here()})")
     return found
+
+
+@cache
+def newest_schema(op: str, domain: str = "") -> Schema | None:
+    """The newest form of an operator that graphkit takes: of opset 26, or a newer one that it writes out."""
+    return schema_at(op, domain, READABLE_OPSET if op in WRITTEN_OUT else NEWEST_OPSET)
 
 
 @cache
@@ -83,7 +97,7 @@ def default_of(op: str, domain: str, name: str) -> Any:
     """An attribute's default value in the newest schema that has it, None where there is none."""
     if not onnx.defs.has(op, domain):
         return None
-    for opset in (NEWEST_OPSET, WORKING_OPSET) if not domain else (1,):
+    for opset in (NEWEST_OPSET, WORKING_OPSET, READABLE_OPSET) if not domain else (1,):
         found = schema_at(op, domain, opset)
         if found is not None and name in found.attributes:
             proto = found.attributes[name].default_value

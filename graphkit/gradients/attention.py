@@ -11,10 +11,8 @@ from graphkit.gradients.attention_parts import (
     attend,
     bias_where_not,
     causal_bias,
-    extent,
     heads_first,
     heads_last,
-    length,
     lowest,
     padded_to,
     positions,
@@ -27,6 +25,7 @@ from graphkit.gradients.shapes import constant
 from graphkit.gradients.table import gradient
 from graphkit.interpreter import apply1
 from graphkit.methods import constant_ints
+from graphkit.operands import extent, length
 
 
 @lowering("Attention")

@@ -15,13 +15,9 @@ from graphkit.gradients.elementwise import number
 from graphkit.gradients.shapes import constant
 from graphkit.interpreter import apply, apply1
 from graphkit.methods import constant_ints
+from graphkit.operands import extent, length
 
 INT64 = dtypes.INT64
-
-
-def extent(t: Tensor, axis: int) -> Extent | None:
-    """A dimension, None where even the rank is unknown."""
-    return None if t.dims is None else t.dims[axis]
 
 
 def static(t: Tensor, axis: int, what: str) -> int:
@@ -29,15 +25,6 @@ def static(t: Tensor, axis: int, what: str) -> int:
     if not isinstance(found, int):
         raise GradientError(f"the gradient needs {what} to be known")
     return found
-
-
-def length(t: Tensor, axis: int) -> Tensor:
-    """A dimension as an int64 scalar."""
-    found = extent(t, axis)
-    if isinstance(found, int):
-        return constant(found, INT64)
-    axis = axis % (t.rank or 1)
-    return apply1("Squeeze", apply1("Shape", t, start=axis, end=axis + 1))
 
 
 def heads_first(x: Tensor, heads: int) -> Tensor:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from graphkit import dtypes, interpreter
-from graphkit.bodies import make_scan
+from graphkit import dtypes
 from graphkit.core import Record, Tensor
 from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import as_mask, number
 from graphkit.gradients.shapes import constant
-from graphkit.graph import Graph
 from graphkit.interpreter import apply, apply1
 from graphkit.methods import constant_ints
 
@@ -257,33 +255,6 @@ def gemm(a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
 def columns(t: Tensor, count: int, width: int) -> Sequence[Tensor]:
     """Equal parts along the last of two axes."""
     return apply("Split", (t, constant_ints([width] * count)), {"axis": 1}, count) if count > 1 else (t,)
-
-
-Step = Callable[..., tuple[Sequence[Tensor], Sequence[Tensor]]]
-
-
-def over_time(
-    states: Sequence[Tensor], xs: Sequence[Tensor], step: Step, backwards: bool
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Step through the first axis of ``xs``; the last states, and what each step gave at its own place."""
-    if isinstance(interpreter.current(), Graph):
-        way = [int(backwards)]
-        made = make_scan(states, xs, step, directions=way * len(xs), output_directions=way * 8)
-        return list(made[: len(states)]), list(made[len(states) :])
-    length = xs[0].shape[0]
-    where = constant_ints([0])
-    parts = [
-        [apply1("Squeeze", p, where) for p in apply("Split", (x, constant_ints([1] * length)), {"axis": 0}, length)]
-        for x in xs
-    ]
-    rows: list[Sequence[Tensor]] = [()] * length
-    after: Sequence[Tensor] = list(states)
-    for t in range(length - 1, -1, -1) if backwards else range(length):
-        after, rows[t] = step(*after, *(p[t] for p in parts))
-    stacked = [
-        apply1("Concat", *(apply1("Unsqueeze", row[k], where) for row in rows), axis=0) for k in range(len(rows[0]))
-    ]
-    return list(after), stacked
 
 
 def joined(parts: Sequence[Tensor | None], directions: int) -> Tensor | None:

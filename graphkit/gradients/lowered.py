@@ -10,40 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from graphkit import interpreter
+from graphkit.bodies import apart
 from graphkit.core import Key, Record, Tensor
-from graphkit.errors import GraphkitError
 from graphkit.gradients.table import PULLBACK, RULES, VJP
 from graphkit.graph import Graph
 from graphkit.inference import WITHOUT_SCHEMA, Type
-from graphkit.schemas import default_of
+from graphkit.newer import Call
 
 Results = Sequence[Tensor | None]
-
-
-class Call:
-    """An operator about to be lowered: what a Record says of it, but with other inputs if need be."""
-
-    def __init__(
-        self, op: str, domain: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], count: int
-    ) -> None:
-        self.op, self.domain = op, domain
-        self.inputs, self.attributes = inputs, attributes
-        self.count = count
-
-    def input(self, index: int) -> Tensor | None:
-        return self.inputs[index] if index < len(self.inputs) else None
-
-    def needed(self, index: int) -> Tensor:
-        found = self.input(index)
-        if found is None:
-            raise GraphkitError(f"{self.domain or 'ai.onnx'}.{self.op} needs input {index}")
-        return found
-
-    def attribute(self, name: str, default: Any = None) -> Any:
-        if name in self.attributes:
-            return self.attributes[name]
-        found = default_of(self.op, self.domain, name)
-        return default if found is None else found
 
 
 Lowering = Callable[[Call], Results]
@@ -136,16 +110,7 @@ def infer_lowered(
     found = LOWERINGS.get((op, domain))
     if found is None or any(t is not None and t.proto is not None for t in types):
         return None
-    graph = Graph(opset=opset)
-    inputs: list[Tensor | None] = []
-    for t in types:
-        if t is None:
-            inputs.append(None)
-            continue
-        made = graph.input("x", t.dtype, t.dims)
-        assert made.value is not None
-        graph._types[made.value] = Type(t.dtype, t.dims, t.contents, t.array)
-        inputs.append(made)
+    graph, inputs = apart(types, opset)
     try:
         with interpreter.using(graph):
             outputs = list(found(Call(op, domain, inputs, attributes, count)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from graphkit.bodies import over_time
 from graphkit.core import Record, Tensor
 from graphkit.gradients.cells import (
     Activation,
@@ -13,7 +14,6 @@ from graphkit.gradients.cells import (
     columns,
     inside_clip,
     minus_from_one,
-    over_time,
     plus,
     times,
 )

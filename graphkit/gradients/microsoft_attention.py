@@ -14,7 +14,6 @@ from graphkit.gradients.attention_parts import (
     causal_bias,
     heads_first,
     heads_last,
-    length,
     positions,
     rotate,
     static,
@@ -24,6 +23,7 @@ from graphkit.gradients.lowered import Call, lowering
 from graphkit.gradients.shapes import constant
 from graphkit.interpreter import apply, apply1
 from graphkit.methods import constant_ints
+from graphkit.operands import length
 
 DOMAIN: Final = "com.microsoft"
 

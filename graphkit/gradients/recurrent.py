@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from graphkit.bodies import over_time
 from graphkit.core import Record, Tensor
 from graphkit.gradients.cells import (
     Activation,
@@ -21,7 +22,6 @@ from graphkit.gradients.cells import (
     inside_clip,
     joined,
     minus_from_one,
-    over_time,
     plus,
     times,
     total,

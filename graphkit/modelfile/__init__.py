@@ -23,12 +23,15 @@ from .files import check_readable, replacing, target_of
 from .order import is_sorted, put_in_order
 from .protos import every_graph, to_proto
 from .sparse import lend, take_in
-from .versions import MAX_IR_VERSION, MAX_OPSETS, lowest_ir_version
+from .versions import MAX_IR_VERSION, MAX_OPSETS, READABLE_OPSETS, lowest_ir_version
 from .wellformed import check_well_formed, quiet_reading
 
-__all__ = ["ModelLike", "borrow_model", "give_back", "lowest_ir_version", "read_model", "tensors_of", "write_model"]
+__all__ = ["REWRITTEN", "ModelLike", "borrow_model", "give_back", "lowest_ir_version", "read_model", "tensors_of", "write_model"]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
+
+# Set in a model's ``meta`` where it is not what the file holds, so that the file itself will not do for the runtime.
+REWRITTEN = "graphkit.rewritten"
 
 # protobuf holds no message of 2 GiB or more.
 _PROTOBUF_LIMIT = 2**31 - 1
@@ -53,8 +56,9 @@ def read_model(source: ModelLike) -> ir.Model:
     ``source`` itself is never changed: an ``onnx_ir.Model`` is cloned (its tensors, which are immutable, are shared).
     The weights a file keeps in other files beside it are memory mapped, not read.
 
-    A model whose IR version is newer than the runtime's, but whose content does not need it, is read as the lowest IR
-    version that serves. Raises ``ModelFileError`` for everything else that the runtime could not load.
+    A model of opset 27 or 28 is read as one of opset 26, the newest that the runtime loads, its newer operators written
+    out in older ones. A model whose IR version is newer than the runtime's, but whose content does not need it, is read
+    as the lowest IR version that serves. Raises ``ModelFileError`` for everything else that the runtime could not load.
 
     >>> import onnx.parser
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {y = Abs(x)}'
@@ -94,13 +98,27 @@ def borrow_model(source: ModelLike) -> ir.Model:
     if model is not source:  # what a caller only lends stays as it is; the runtime takes any order
         put_in_order(model, where)
     check_tensors(model, where, folder, real)
+    model = _runnable(model, where, model is source)
     if model.ir_version > MAX_IR_VERSION:
         needed = lowest_ir_version(model)
         if needed > MAX_IR_VERSION:
             raise _ir_too_new(needed, where)
         model = model.clone() if model is source else model
         model.ir_version = needed
-        model.meta["graphkit.ir_version_lowered"] = True  # so the file itself will not do for the runtime
+        model.meta[REWRITTEN] = True
+    return model
+
+
+def _runnable(model: ir.Model, where: str, lent: bool) -> ir.Model:
+    """The model in the words of an opset that the runtime loads; itself where it is."""
+    from graphkit.upgrade import has_no_kernel, make_runnable
+
+    opset = max((model.opset_imports.get(domain, 0) for domain in ("", "ai.onnx")), default=0)
+    if opset <= MAX_OPSETS[""] and not has_no_kernel(model):
+        return model
+    model = model.clone() if lent else model
+    make_runnable(model, where)
+    model.meta[REWRITTEN] = True
     return model
 
 
@@ -237,10 +255,10 @@ def _check_versions(ir_version: int, imports: dict[str, int], where: str) -> Non
     if ir_version > onnx.IR_VERSION:
         raise _ir_too_new(ir_version, where)
     for domain, version in imports.items():
-        limit = MAX_OPSETS.get(domain)
+        limit = READABLE_OPSETS.get(domain)
         if limit is not None and version > limit:
             raise ModelFileError(
-                f"{where} uses opset {version} of {domain or 'ai.onnx'}; ONNX Runtime loads up to {limit}. "
+                f"{where} uses opset {version} of {domain or 'ai.onnx'}; graphkit reads up to {limit}. "
                 f"Export it again at opset {limit} or lower, or convert it with onnx.version_converter"
             )
 

@@ -9,10 +9,13 @@ import onnx_ir as ir
 from onnx import helper
 
 from graphkit.modelfile.protos import every_graph, every_node
+from graphkit.schemas import READABLE_OPSET
 
 # What ONNX Runtime 1.31 loads. The onnx package is ahead of it (opset 28, IR 14), so its own limits will not do.
 MAX_IR_VERSION = 13
 MAX_OPSETS = {"": 26, "ai.onnx": 26, "ai.onnx.ml": 5}
+# What files may be of: newer ai.onnx is written in the words of opset 26 as it is read.
+READABLE_OPSETS = {"": READABLE_OPSET, "ai.onnx": READABLE_OPSET, "ai.onnx.ml": 5}
 
 # The first IR version with each data type that was not there from the start.
 _DTYPE_IR_VERSIONS = {

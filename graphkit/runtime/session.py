@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from graphkit.errors import GraphkitError, InputError, ModelFileError, did_you_mean
-from graphkit.modelfile import ModelLike, borrow_model
+from graphkit.modelfile import REWRITTEN, ModelLike, borrow_model
 from graphkit.modelfile.protos import to_proto
 from graphkit.statistics import keep_apart, overwritten_inputs
 
@@ -247,9 +247,9 @@ def _content(
     source: ModelLike, model: ir.Model, options: onnxruntime.SessionOptions
 ) -> tuple[str | bytes, list[onnxruntime.OrtValue]]:
     """Return what to load, and the values it refers to, which must live as long as the session."""
-    if isinstance(source, (str, os.PathLike)) and not model.meta.get("graphkit.ir_version_lowered"):
+    if isinstance(source, (str, os.PathLike)) and not model.meta.get(REWRITTEN):
         return os.fspath(source), []
-    if isinstance(source, onnx.ModelProto) and not model.meta.get("graphkit.ir_version_lowered"):
+    if isinstance(source, onnx.ModelProto) and not model.meta.get(REWRITTEN):
         return _serialized(source), []
     tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
     outside = any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors.values())

@@ -9,12 +9,13 @@ The rewrites are in tables: ``adapters.py`` says how one is registered, the file
 ``compatible.py`` lists the versions that only added types or options, so that no change passes unnoticed.
 
 ``lower_model`` goes the other way, for runtimes that read older files: the tables are in ``lower_*.py``, and every node
-is held against the schema of the opset to be written.
+is held against the schema of the opset to be written. ``make_runnable`` is that walk from what the standard has and
+the runtime has not yet.
 """
 
 from __future__ import annotations
 
 from graphkit.upgrade.driver import NEWEST, OLDEST, WORKING, upgrade_model
-from graphkit.upgrade.lower import lower_model
+from graphkit.upgrade.lower import has_no_kernel, lower_model, make_runnable
 
-__all__ = ["NEWEST", "OLDEST", "WORKING", "lower_model", "upgrade_model"]
+__all__ = ["NEWEST", "OLDEST", "WORKING", "has_no_kernel", "lower_model", "make_runnable", "upgrade_model"]

@@ -49,3 +49,13 @@ MORE_OPTIONS = _listed(
     TopK 11
     """
 )
+
+# Versions newer than what the runtime loads, of which only the types are: a node that uses none of them is as it was.
+# (What more they changed is in graphkit.newer, and the older forms of these operators are read as they stand, too.)
+BEYOND = _listed(
+    """
+    BitShift 28; Cast 28; Celu 28; Compress 28; DepthToSpace 28; DequantizeLinear 28; Einsum 28; Mod 28; OneHot 28;
+    Optional 28; OptionalGetElement 28; OptionalHasElement 28; QuantizeLinear 28; Range 27; ReduceLogSum 28;
+    ReduceLogSumExp 28; ReverseSequence 28; SpaceToDepth 28; Unique 28
+    """
+)

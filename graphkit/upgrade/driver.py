@@ -11,6 +11,7 @@ from onnx_ir.passes.common import InlinePass
 
 from graphkit.errors import ModelFileError
 from graphkit.modelfile.versions import MAX_OPSETS
+from graphkit.schemas import READABLE_OPSET
 from graphkit.upgrade import control, elementwise, normalization, resize, shape, signal  # noqa: F401 (fill the table)
 from graphkit.upgrade.adapters import ADAPTERS, Adapter, Names, Rewriter
 from graphkit.upgrade.undeclared import undeclared_shapes
@@ -39,7 +40,7 @@ def upgrade_model(model: ir.Model, opset: int = WORKING) -> None:
     >>> model.opset_imports[""], [node.op_type for node in model.graph], len(model.graph[-1].inputs)
     (21, ['Constant', 'Unsqueeze'], 2)
 
-    Raises ModelFileError where the model's opset is older than 7 or newer than 26, or where a node uses what no newer
+    Raises ModelFileError where the model's opset is older than 7 or newer than 28, or where a node uses what no newer
     operator offers (naming the node).
     """
     if not WORKING <= opset <= MAX_OPSETS[""]:
@@ -73,10 +74,10 @@ def _check_imports(imports: dict[str, int], what: str) -> int | None:
     if "ai.onnx" in imports:  # the domain's long name
         imports.setdefault("", imports.pop("ai.onnx"))
     version = imports.get("")
-    if version is not None and not OLDEST <= version <= MAX_OPSETS[""]:
+    if version is not None and not OLDEST <= version <= READABLE_OPSET:
         remedy = "export it again at" if version < OLDEST else "export or convert it to"
         raise ModelFileError(
-            f"{what} uses opset {version} of ai.onnx; graphkit reads {OLDEST} to {MAX_OPSETS['']}: "
+            f"{what} uses opset {version} of ai.onnx; graphkit reads {OLDEST} to {READABLE_OPSET}: "
             f"{remedy} an opset in that range"
         )
     return version

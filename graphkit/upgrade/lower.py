@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from graphkit.errors import OperatorError
+from graphkit.errors import ModelFileError, OperatorError
 from graphkit.graph import Graph
 from graphkit.inference import Type
 from graphkit.modelfile import lowest_ir_version
@@ -19,19 +19,23 @@ from graphkit.statistics import keep_apart
 from graphkit.upgrade import (  # noqa: F401 (fill the table)
     lower_data,
     lower_math,
+    lower_newer,
     lower_normalization,
     lower_resize,
     lower_shape,
 )
 from graphkit.upgrade.adapters import Names
-from graphkit.upgrade.compatible import MORE_OPTIONS, MORE_TYPES
-from graphkit.upgrade.driver import OLDEST, WORKING, upgrade_model
+from graphkit.newer import PREVIEW
+from graphkit.upgrade.compatible import BEYOND, MORE_OPTIONS, MORE_TYPES
+from graphkit.upgrade.driver import NEWEST, OLDEST, WORKING, upgrade_model
 from graphkit.upgrade.layout import time_major
 from graphkit.upgrade.lower_body import expand
 from graphkit.upgrade.lower_fit import fit, versions, widen
+from graphkit.upgrade.lower_newer import WITHOUT_KERNEL, write_out
 from graphkit.upgrade.lower_table import LOWERERS, Cannot, Lowering
 
-_COMPATIBLE = MORE_TYPES | MORE_OPTIONS
+_COMPATIBLE = MORE_TYPES | MORE_OPTIONS | BEYOND
+_OWN = ("", PREVIEW)  # domains of which every operator is known
 _SHOWN = 50  # nodes of one kind that an error names
 
 
@@ -51,7 +55,8 @@ class _Problem:
 def lower_model(model: ir.Model, opset: int) -> None:
     """Rewrite ``model`` in place to an older ``ai.onnx`` opset, 7 or newer, meaning exactly the same.
 
-    A model below opset 21 is first brought there, and one that is at ``opset`` is left as it is. The bodies of If, Loop
+    A model below opset 21 is first brought there, and one that is at ``opset`` is left as it is, but for what no
+    runtime loads at it. The bodies of If, Loop
     and Scan are rewritten too. Model-local functions are inlined: what reads old opsets reads no functions. Inputs,
     outputs, initializers and metadata are kept, and every value that stays keeps its name; a node that becomes several
     hands its metadata on. The IR version becomes the lowest that serves.
@@ -66,8 +71,13 @@ def lower_model(model: ir.Model, opset: int) -> None:
     Raises OperatorError that names every node that the older opset cannot express, the user's lines where they are
     known, and the lowest opset that serves; the model is then as it was.
     """
-    source = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
-    if source is None or source == opset:
+    source = _opset_of(model)
+    if source is None:
+        return
+    if source > NEWEST or has_no_kernel(model):
+        make_runnable(model)
+        source = min(source, NEWEST)
+    if source == opset:
         return
     if not OLDEST <= opset < max(source, WORKING):
         raise ValueError(f"a model of opset {source} can be lowered to {OLDEST} or newer, not to {opset}")
@@ -76,6 +86,51 @@ def lower_model(model: ir.Model, opset: int) -> None:
     problems = _lower_graphs(work, opset, types)
     if problems:
         raise OperatorError(_message(model, opset, types, problems))
+    _take(model, work)
+
+
+def make_runnable(model: ir.Model, where: str = "the model") -> None:
+    """Write out, in place, what ONNX Runtime does not load: opsets 27 and 28, FlexAttention, Swish of opset 25 and 26.
+
+    The model is then of opset 26, or of its own where that is older, and its model-local functions are inlined.
+
+    >>> import onnx.parser
+    >>> text = '<ir_version: 13, opset_import: ["": 28]> g (float[N] a, float[N] b) => (float[N] y) {y = SwiGLU(a, b)}'
+    >>> model = ir.from_proto(onnx.parser.parse_model(text))
+    >>> make_runnable(model)
+    >>> model.opset_imports[""], [node.op_type for node in model.graph]
+    (26, ['Sigmoid', 'Mul', 'Mul'])
+
+    Raises ModelFileError that names every node which has no form there, as one of an element type that came later.
+    """
+    work = _prepared(model, NEWEST)
+    opset = min(work.opset_imports.setdefault("", NEWEST), NEWEST)
+    problems = _lower_graphs(work, opset, _known_types(work))
+    if problems:
+        parts = [f"{p.operator} at {p.place}: {p.reason}" for p in list(problems.values())[:_SHOWN]]
+        raise ModelFileError(
+            f"{where} is of opset {_opset_of(model)}; ONNX Runtime loads up to {NEWEST}, which cannot say the same of "
+            f"{'; '.join(parts)}"
+        )
+    work.opset_imports.pop(PREVIEW, None)
+    _take(model, work)
+
+
+def has_no_kernel(model: ir.Model) -> bool:
+    """Whether a model of an opset that the runtime loads holds operators that it does not."""
+    opset = _opset_of(model) or 0
+    if PREVIEW in model.opset_imports:
+        return True
+    if opset < min(WITHOUT_KERNEL.values()):
+        return False
+    return any(node.op_type in WITHOUT_KERNEL and not node.domain for node in model.graph.all_nodes())
+
+
+def _opset_of(model: ir.Model) -> int | None:
+    return model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
+
+
+def _take(model: ir.Model, work: ir.Model) -> None:
     model.graph = work.graph
     model.functions.clear()
     model.ir_version = max(3, lowest_ir_version(work))
@@ -102,7 +157,8 @@ def _known_types(model: ir.Model) -> list[Type | None]:
     found: list[Type | None] = []
     for value, (type_, _) in zip(values, declared, strict=True):
         node = value.producer()
-        if node is not None and type_ is None and (node.domain != "" or any(given in unknown for given in node.inputs)):
+        foreign = node is not None and node.domain not in _OWN
+        if node is not None and type_ is None and (foreign or any(given in unknown for given in node.inputs)):
             unknown.add(value)  # an operator of another library: nobody knows its types, so nothing is built on them
             found.append(None)
         else:
@@ -154,11 +210,11 @@ def _lower_graphs(
     dead = {value for value in _values(model.graph) if not value.uses() and not value.is_graph_output()}
     names = Names([model.graph])
     problems: dict[int, _Problem] = {}
-    for graph in [model.graph, *(body for node in places for body in _bodies(node))]:
+    for graph in _rewritten(model.graph):
         lowering = Lowering(source, opset, names, types, lambda node: _lower(node, lowering))  # noqa: B023  # used now
         for node in list(graph):
             place = places[node]
-            if node.domain == "" and (only is None or place in only):
+            if node.domain in _OWN and (only is None or place in only):
                 node.version = None
                 operator = node.op_type
                 try:
@@ -173,6 +229,12 @@ def _lower_graphs(
     return problems
 
 
+def _rewritten(graph: ir.Graph) -> list[ir.Graph]:
+    """A graph and the bodies in it; but not those of an operator that takes them apart when it is written out."""
+    bodies = [body for node in graph if node.domain != PREVIEW for body in _bodies(node)]
+    return [graph, *(inner for body in bodies for inner in _rewritten(body))]
+
+
 def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
     for node in graph:
         yield node
@@ -183,8 +245,13 @@ def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 def _lower(node: ir.Node, lowering: Lowering) -> None:
     if node.op_type in WITHOUT_SCHEMA:  # ONNX Runtime's own, the same at every opset
         return
+    if node.domain == PREVIEW or WITHOUT_KERNEL.get(node.op_type, lowering.target + 1) <= lowering.target:
+        write_out(node, lowering)
+        return
     if not versions(node.op_type):
         raise Cannot("ai.onnx has no such operator")
+    if not any(lowering.target < version <= lowering.source for version in versions(node.op_type)):
+        return
     if widen(node, lowering):
         return
     reached = lowering.source + 1

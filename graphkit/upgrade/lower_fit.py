@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from graphkit import dtypes
 from graphkit.inference import Type
-from graphkit.schemas import NEWEST_OPSET, Schema, plain, schema_at
+from graphkit.schemas import READABLE_OPSET, Schema, plain, schema_at
 from graphkit.upgrade.adapters import is_used
 from graphkit.upgrade.lower_table import Cannot, Lowering
 
@@ -26,8 +26,8 @@ _VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
 @cache
 def versions(operator: str) -> tuple[int, ...]:
-    """The versions at which an operator changed up to the newest opset, newest first; the last introduced it."""
-    return tuple(sorted((s for s in _history().get(operator, ()) if s <= NEWEST_OPSET), reverse=True))
+    """The versions at which an operator changed up to the newest that is read, newest first; the last introduced it."""
+    return tuple(sorted((s for s in _history().get(operator, ()) if s <= READABLE_OPSET), reverse=True))
 
 
 @cache

@@ -105,18 +105,21 @@ class Lowering:
     def _add(
         self, operator: str, inputs: Sequence[ir.Value | None], attributes: Sequence[ir.Attr], outputs: int
     ) -> ir.Node:
+        node = ir.Node("", operator, inputs, attributes, num_outputs=outputs)
+        self.place(node)
+        return node
+
+    def place(self, node: ir.Node) -> None:
+        """Put a new node before the one being lowered: under a name of its own, and with that one's metadata."""
         top = self._nodes[0]
         label = top.name or next((value.name for value in top.outputs if value.name), None) or top.op_type
-        node = ir.Node(
-            "", operator, inputs, attributes, num_outputs=outputs,
-            name=self.names.fresh(f"{label}/{operator}"), metadata_props=dict(top.metadata_props),
-        )  # fmt: skip
+        node.name = self.names.fresh(f"{label}/{node.op_type}")
+        node.metadata_props.update(top.metadata_props)
         node.meta.update(top.meta)
         for value in node.outputs:
             value.name = self.names.fresh(f"{node.name}:{value.index()}")
             self._fresh.add(value)
         self.node.prepend(node)
-        return node
 
     def _infer(self, node: ir.Node) -> None:
         known = [None if value is None else self.types.get(value) for value in node.inputs]
