@@ -48,13 +48,17 @@ _ONNX_TO_NUMPY: Final[dict[int, DType]] = {
     22: np.dtype(ml_dtypes.int4),
     23: np.dtype(ml_dtypes.float4_e2m1fn),
     24: np.dtype(ml_dtypes.float8_e8m0fnu),
+    25: np.dtype(ml_dtypes.uint2),
+    26: np.dtype(ml_dtypes.int2),
+    27: np.dtype(ml_dtypes.float6_e2m3fn),
+    28: np.dtype(ml_dtypes.float6_e3m2fn),
 }
 _NUMPY_TO_ONNX: Final[dict[DType, int]] = {v: k for k, v in _ONNX_TO_NUMPY.items()}
 _ONNX_NAMES: Final[dict[str, int]] = {
     "float": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "string": 8, "bool": 9,
     "float16": 10, "double": 11, "uint32": 12, "uint64": 13, "complex64": 14, "complex128": 15, "bfloat16": 16,
     "float8e4m3fn": 17, "float8e4m3fnuz": 18, "float8e5m2": 19, "float8e5m2fnuz": 20, "uint4": 21, "int4": 22,
-    "float4e2m1": 23, "float8e8m0": 24,
+    "float4e2m1": 23, "float8e8m0": 24, "uint2": 25, "int2": 26, "float6e2m3": 27, "float6e3m2": 28,
 }  # fmt: skip
 _REAL_FLOATS: Final[frozenset[DType]] = frozenset({FLOAT32, FLOAT64, FLOAT16, BFLOAT16})
 _RANK: Final[dict[str, int]] = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}

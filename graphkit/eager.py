@@ -27,7 +27,7 @@ from graphkit.absent import UNREAD_INPUTS, UNREAD_OUTPUTS, WORTH, Absent
 from graphkit.core import Record, Tensor, as_tensor
 from graphkit.errors import GradientError, GraphkitError, OperatorError, TraceError
 from graphkit.interpreter import Attributes
-from graphkit.schemas import opset_for
+from graphkit.schemas import late_types, opset_for
 from graphkit.source import describe, here, user_location
 
 Run = Callable[[list[str], dict[str, Any], None], Any]  # as the session's own: outputs, feeds, options
@@ -173,7 +173,8 @@ class Eager:
     def _prepare(
         self, op: str, arrays: list[Any], attributes: Attributes, outputs: int, domain: str
     ) -> tuple[Run, list[str], tuple[str, ...]]:
-        opset = opset_for(op, domain, frozenset(attributes), len(arrays))
+        late = late_types([a.dtype for a in arrays if isinstance(a, ndarray)], attributes)
+        opset = opset_for(op, domain, frozenset(attributes), len(arrays), late)
         model, names = _one_node_model(op, arrays, attributes, outputs, domain, opset)
         wanted = [o.name for o in model.graph.output]
         try:
@@ -211,7 +212,7 @@ def _guarded(op: str, run: Any) -> Any:
 def _foreign(session: onnxruntime.InferenceSession) -> bool:
     """Whether a dtype goes in or out that ONNX Runtime's Python API has no numpy arrays for."""
     types = [v.type for v in (*session.get_inputs(), *session.get_outputs())]
-    return any(name in t for t in types for name in ("bfloat16", "float8", "int4", "float4"))
+    return any(name in t for t in types for name in ("bfloat16", "float8", "int4", "float4", "int2"))
 
 
 def _let_go(record: Record) -> None:

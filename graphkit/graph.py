@@ -280,7 +280,7 @@ class Graph:
         self, op: str, inputs: Sequence[Tensor | None], attributes: Attributes | None, outputs: int, domain: str
     ) -> tuple[Tensor, ...]:
         given = dict(attributes) if attributes else {}
-        self._ensure_opset(op, given, domain, len(inputs))
+        self._ensure_opset(op, given, domain, inputs)
         captured = [None if t is None else self.capture(t) for t in inputs]
         if op == "BatchNormalization" and outputs > 1 and given.get("training_mode"):
             # see graphkit.statistics: the runtime would write over these
@@ -315,12 +315,13 @@ class Graph:
             t.record, t.index = record, index
         return tuple(made)
 
-    def _ensure_opset(self, op: str, attributes: dict[str, Any], domain: str, inputs: int) -> None:
+    def _ensure_opset(self, op: str, attributes: dict[str, Any], domain: str, inputs: Sequence[Tensor | None]) -> None:
         root = self.root
         if domain:
             root.graph.opset_imports.setdefault(domain, 1)
             return
-        needed = schemas.opset_for(op, "", frozenset(attributes), inputs)
+        late = schemas.late_types([t.dtype for t in inputs if t is not None], attributes)
+        needed = schemas.opset_for(op, "", frozenset(attributes), len(inputs), late)
         if needed > root._opset:
             root._opset = root.graph.opset_imports[""] = needed
 

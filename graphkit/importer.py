@@ -124,7 +124,7 @@ def load(model: ModelLike) -> Loaded:
     """Read a model file as a differentiable function on Tensors.
 
     Args:
-        model: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``, of opset 7 to 26.
+        model: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``, of opset 7 to 28.
 
     >>> import onnx.parser, graphkit as gk
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {y = Mul(x, x)}'

@@ -6,12 +6,13 @@ it, up to 26, the newest that ONNX Runtime loads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import onnx.defs
 
+from graphkit.dtypes import DType
 from graphkit.errors import OperatorError, did_you_mean
 from graphkit.interpreter import WRITTEN_OUT
 from graphkit.source import here
@@ -22,6 +23,14 @@ NEWEST_OPSET: Final = 26
 READABLE_OPSET: Final = 28
 # Operators of the default domain that ONNX Runtime has and ONNX does not: files that it optimized hold them.
 WITHOUT_SCHEMA: Final = frozenset({"SimplifiedLayerNormalization"})
+
+# Element types that came after opset 21, by numpy's names and ONNX's numbers, as schemas write them.
+LATE: Final = {
+    "float4_e2m1fn": "tensor(float4e2m1)", "float8_e8m0fnu": "tensor(float8e8m0)", "uint2": "tensor(uint2)",
+    "int2": "tensor(int2)",
+}  # fmt: skip
+_LATE_NUMBERS: Final = dict(zip(range(23, 27), LATE.values(), strict=True))
+_NAMING_TYPES: Final = frozenset({"to", "dtype", "output_dtype"})
 
 if TYPE_CHECKING:
     from onnx.onnx_cpp2py_export.defs import OpSchema  # onnx.defs.OpSchema is a variable to type checkers
@@ -43,9 +52,24 @@ def schema_at(op: str, domain: str, opset: int) -> Schema | None:
     return None if found.deprecated else found
 
 
+def late_types(kinds: Iterable[DType], attributes: Mapping[str, Any]) -> frozenset[str]:
+    """The element types, of tensors and in attributes, that not every opset from 21 on has, as schemas write them."""
+    numbers = [int(n) for name, n in attributes.items() if name in _NAMING_TYPES and isinstance(n, int)]
+    found = {LATE[kind.name] for kind in kinds if kind.name in LATE}
+    return frozenset(found.union(_LATE_NUMBERS[n] for n in numbers if n in _LATE_NUMBERS))
+
+
 @cache
-def opset_for(op: str, domain: str = "", attributes: frozenset[str] = frozenset(), inputs: int = 0) -> int:
-    """The opset at which graphkit writes an operator used with these attributes and this many inputs."""
+def _types_of(schema: Schema) -> frozenset[str]:
+    return frozenset(text for formal in (*schema.inputs, *schema.outputs) for text in formal.types)
+
+
+@cache
+def opset_for(
+    op: str, domain: str = "", attributes: frozenset[str] = frozenset(), inputs: int = 0,
+    kinds: frozenset[str] = frozenset(),
+) -> int:  # fmt: skip
+    """The opset at which graphkit writes an operator used with these attributes, this many inputs, and late types."""
     if domain:
         return 1
     if op in WITHOUT_SCHEMA:
@@ -53,7 +77,8 @@ def opset_for(op: str, domain: str = "", attributes: frozenset[str] = frozenset(
     for opset in range(WORKING_OPSET, NEWEST_OPSET + 1):
         found = schema_at(op, domain, opset)
         if found is not None and attributes <= found.attributes.keys() and inputs <= found.max_input:
-            return opset
+            if not kinds or kinds <= _types_of(found):
+                return opset
     for opset in range(WORKING_OPSET, NEWEST_OPSET + 1):
         found = schema_at(op, domain, opset)
         if found is not None:

@@ -54,7 +54,7 @@ def add_gradients(
     """Return a model with one more output for each name of ``wrt``: the gradient of the scalar ``of``.
 
     Args:
-        model: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model`` of opset 7 to 26; it is not changed, and its
+        model: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model`` of opset 7 to 28; it is not changed, and its
             kind comes back. Operators of an opset before 21 are written in their form of opset 21.
         of: a scalar value, usually an output.
         wrt: graph inputs, initializers, or any other floating values, by name; constants in the bodies of If, Loop

@@ -35,7 +35,7 @@ def add_loss(model: ModelLike, loss: Loss = "mean_square", name: str = "loss") -
     """Return a model with one more output, a scalar made of the others: something for ``add_gradients`` to start from.
 
     Args:
-        model: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model`` of opset 7 to 26; it is not changed, and its
+        model: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model`` of opset 7 to 28; it is not changed, and its
             kind comes back. Operators of an opset before 21 are written in their form of opset 21.
         loss: "mean_square", the mean of the squares of a floating output, those of several added up; or a function on
             Tensors of the output (of a tuple of all outputs, if there are several).

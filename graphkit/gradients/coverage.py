@@ -11,9 +11,9 @@ from typing import Final, Literal, get_args
 
 import onnx.defs
 
-from graphkit import schemas
 from graphkit.gradients.expansion import expands
 from graphkit.gradients.table import RULES, reason_against
+from graphkit.newer import NEWER
 
 How = Literal["rule", "expanded", "lowered", "not differentiable", "refused"]
 
@@ -23,7 +23,7 @@ LOWERED: Final[dict[str, str]] = {
     "Scatter": "read as ScatterElements",
     "Upsample": "read as Resize",
 }
-TOO_NEW: Final = "its opset is newer than any that ONNX Runtime loads"
+WRITTEN_OUT: Final = "newer than what ONNX Runtime loads: it is written in older operators where it is applied or read"
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Coverage:
 
     Attributes:
         op, domain: the operator.
-        how: "rule"; "expanded" by its function body; "lowered" to newer operators when the file is read;
-            "not differentiable"; or "refused".
+        how: "rule"; "expanded" by its function body; "lowered" to other operators when the file is read or the operator
+            applied; "not differentiable"; or "refused".
         why: for the last three, in a few words.
     """
 
@@ -56,6 +56,7 @@ def coverage() -> list[Coverage]:
             continue  # a user's own operator, or a call that is no operator of a file, as those of jit
         if domain or (op, domain) not in found:
             found[op, domain] = Coverage(op, domain, "rule")
+    found |= {(op, domain): Coverage(op, domain, "lowered", WRITTEN_OUT) for op, domain in NEWER if domain}
     return sorted(found.values(), key=lambda c: (c.domain, c.op))
 
 
@@ -85,9 +86,8 @@ def _of(op: str) -> Coverage:
         return Coverage(op, "", "lowered", LOWERED[op])
     if expands(op):
         return Coverage(op, "", "expanded")
-    opsets = range(schemas.WORKING_OPSET, schemas.NEWEST_OPSET + 1)
-    if all(schemas.schema_at(op, "", opset) is None for opset in opsets):
-        return Coverage(op, "", "refused", TOO_NEW)
+    if (op, "") in NEWER:
+        return Coverage(op, "", "lowered", WRITTEN_OUT)
     return Coverage(op, "", "refused", "no rule is written")
 
 
@@ -102,7 +102,7 @@ def markdown() -> str:
         "",
         "- **rule**: graphkit has a rule, written in ONNX operators, to any order.",
         "- **expanded**: the operator's function body, as ONNX defines it, is differentiated.",
-        "- **lowered**: an old operator, read as a newer one.",
+        "- **lowered**: written in other operators where it is read or applied, and they are differentiated.",
         "- **not differentiable**: gradients stop there, for the reason given.",
         "- **refused**: an error names the operator.",
         "",

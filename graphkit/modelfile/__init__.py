@@ -26,7 +26,16 @@ from .sparse import lend, take_in
 from .versions import MAX_IR_VERSION, MAX_OPSETS, READABLE_OPSETS, lowest_ir_version
 from .wellformed import check_well_formed, quiet_reading
 
-__all__ = ["REWRITTEN", "ModelLike", "borrow_model", "give_back", "lowest_ir_version", "read_model", "tensors_of", "write_model"]
+__all__ = [
+    "REWRITTEN",
+    "ModelLike",
+    "borrow_model",
+    "give_back",
+    "lowest_ir_version",
+    "read_model",
+    "tensors_of",
+    "write_model",
+]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 

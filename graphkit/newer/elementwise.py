@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-
 from graphkit import dtypes
 from graphkit.core import Tensor
 from graphkit.interpreter import apply1
@@ -66,17 +65,21 @@ def celu(c: Call) -> Sequence[Tensor] | None:
 
 @newer(28, "Mod")
 def mod(c: Call) -> Sequence[Tensor] | None:
-    """a - b floor(a / b) of floats: C's remainder, moved by b where the signs differ, and a zero of b's sign."""
+    """a - b floor(a / b) of floats: C's remainder, moved by b where the signs differ; a zero has b's sign.
+
+    A zero of either sign and +0 are +0, which is then given the sign. (The runtime's Where does not keep signs of zero,
+    and it takes out an Add of 0.)
+    """
     a, b = c.needed(0), c.needed(1)
     if c.attribute("fmod", 0) or not dtypes.is_float(a.dtype):
         return None
     x, y = widened(a), widened(b)
-    zero = number(0, x)
+    zero, sign = number(0, x), apply1("Sign", y)
     rest = apply1("Mod", x, y, fmod=1)
-    apart = apply1("Xor", apply1("Less", rest, zero), apply1("Less", y, zero))
+    apart = apply1("Less", apply1("Mul", rest, sign), zero)
     moved = apply1("Where", apart, apply1("Add", rest, y), rest)
-    nothing = apply1("Where", apply1("Less", y, zero), number(-0.0, x), zero)
-    return (apply1("Where", apply1("Equal", rest, zero), nothing, moved).astype(a.dtype),)
+    size = apply1("Sum", apply1("Mul", moved, sign), zero)
+    return (apply1("Mul", size, sign).astype(a.dtype),)
 
 
 @newer(28, "BitShift")
@@ -111,10 +114,10 @@ def _within(t: Tensor, bits: int) -> bool:
 
 @newer(27, "Range")
 def half_range(c: Call) -> Sequence[Tensor] | None:
-    """Half precision, in float32 or float64."""
+    """Half precision, in float32 or float64; ``stash_type`` says nothing of other types."""
     start = c.needed(0)
     if start.dtype not in HALF:
-        return None
+        return (apply1("Range", *(c.needed(n) for n in range(3))),) if "stash_type" in c.attributes else None
     stash = dtypes.as_dtype(int(c.attribute("stash_type", 1)))
     if stash not in (dtypes.FLOAT32, dtypes.FLOAT64):
         raise c.refused(f"its stash_type is float32 or float64, not {dtypes.name(stash)}")

@@ -13,6 +13,7 @@ from graphkit.errors import ModelFileError, OperatorError
 from graphkit.graph import Graph
 from graphkit.inference import Type
 from graphkit.modelfile import lowest_ir_version
+from graphkit.newer import PREVIEW
 from graphkit.schemas import WITHOUT_SCHEMA
 from graphkit.source import describe
 from graphkit.statistics import keep_apart
@@ -25,7 +26,6 @@ from graphkit.upgrade import (  # noqa: F401 (fill the table)
     lower_shape,
 )
 from graphkit.upgrade.adapters import Names
-from graphkit.newer import PREVIEW
 from graphkit.upgrade.compatible import BEYOND, MORE_OPTIONS, MORE_TYPES
 from graphkit.upgrade.driver import NEWEST, OLDEST, WORKING, upgrade_model
 from graphkit.upgrade.layout import time_major

@@ -85,4 +85,3 @@ def _name_bodies(node: ir.Node, names: Names) -> None:
 for (_operator, _domain), (_version, _) in NEWER.items():
     if not _domain and _version > NEWEST_OPSET:
         lowers(_version, _operator)(write_out)
-
