@@ -76,9 +76,10 @@ def opset_for(
         return WORKING_OPSET
     for opset in range(WORKING_OPSET, NEWEST_OPSET + 1):
         found = schema_at(op, domain, opset)
-        if found is not None and attributes <= found.attributes.keys() and inputs <= found.max_input:
-            if not kinds or kinds <= _types_of(found):
-                return opset
+        if found is None or not attributes <= found.attributes.keys() or inputs > found.max_input:
+            continue
+        if not kinds or kinds <= _types_of(found):
+            return opset
     for opset in range(WORKING_OPSET, NEWEST_OPSET + 1):
         found = schema_at(op, domain, opset)
         if found is not None:

@@ -78,12 +78,18 @@ def read_model(source: ModelLike) -> ir.Model:
     if isinstance(source, ir.Model):
         _check_versions(source.ir_version, source.graph.opset_imports, "the model")
         check_well_formed(source, "the model")
-        try:
-            source = source.clone() if is_sorted(source.graph) else _from_proto(to_proto(source), "the model")
-            put_in_order(source, "the model")
-        except (ValueError, RuntimeError) as error:
-            raise ModelFileError(f"the model is not well formed: {_root_cause(error)}") from error
+        source = _copy(source)
     return borrow_model(source)
+
+
+def _copy(model: ir.Model) -> ir.Model:
+    """A model of one's own, its nodes in order."""
+    try:
+        copy = model.clone() if is_sorted(model.graph) else _from_proto(to_proto(model), "the model")
+        put_in_order(copy, "the model")
+    except (ValueError, RuntimeError) as error:
+        raise ModelFileError(f"the model is not well formed: {_root_cause(error)}") from error
+    return copy
 
 
 def borrow_model(source: ModelLike) -> ir.Model:
@@ -125,7 +131,7 @@ def _runnable(model: ir.Model, where: str, lent: bool) -> ir.Model:
     opset = max((model.opset_imports.get(domain, 0) for domain in ("", "ai.onnx")), default=0)
     if opset <= MAX_OPSETS[""] and not has_no_kernel(model):
         return model
-    model = model.clone() if lent else model
+    model = _copy(model) if lent else model
     make_runnable(model, where)
     model.meta[REWRITTEN] = True
     return model
