@@ -28,6 +28,7 @@ for _module in (
     "linear",
     "activations",
     "norms",
+    "rotary",
     "convolution",
     "moves",
     "costs",
