@@ -19,7 +19,7 @@ from graphkit.core import Key, Record, Tensor, as_tensor
 from graphkit.errors import GradientError
 from graphkit.gradients import reason_against, rule_for
 from graphkit.gradients.sequences import as_sequence, is_tensor
-from graphkit.gradients.shapes import ones_like, sum_to
+from graphkit.gradients.shapes import ones_like, sum_to, zeros_like
 from graphkit.gradients.table import (
     MIXING,
     PULLBACK,
@@ -124,6 +124,11 @@ def pullback(
         if True not in wants:
             continue
         record.wants = tuple(wants)
+        if all(g is None or _is_empty(g) for g in gradients):  # of nothing, which no kernel need be asked about
+            for t, key, want in zip(record.inputs, inputs, wants, strict=True):
+                if want and t is not None and key is not None and key not in found and (_is_plain(t) or is_tensor(t)):
+                    found[key] = zeros_like(t)
+            continue
         name = (record.op, record.domain)
         rule = rule_for(*name)
         assert rule is not None  # check_rules saw to it
@@ -150,6 +155,13 @@ def pullback(
             found[key] = cotangent if already is None else apply1("Add", already, cotangent)
     chosen = found if wanted is None else {key: found[key] for key in wanted if key in found}
     return {key: as_sequence(g) if isinstance(g, Pieces) else g for key, g in chosen.items()}
+
+
+def _is_empty(t: Tensor) -> bool:
+    """Whether a cotangent is known to have no element."""
+    if t._array is not None:
+        return type(t._array) is np.ndarray and not t._array.size
+    return not isinstance(t, Pieces) and t.dims is not None and 0 in t.dims
 
 
 def _is_plain(t: Tensor) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphkit import dtypes
+from graphkit import dims, dtypes
 from graphkit.core import Record, Tensor
 from graphkit.gradients.elementwise import Entries, as_mask, number
 from graphkit.gradients.kept import kept_output
@@ -282,7 +282,8 @@ def _neighbours(t: Tensor, before: int, after: int) -> Tensor:
     assert t.rank is not None and t.dims is not None
     channels = t.dims[1]
     if isinstance(channels, int) and channels > 0:
-        rows = apply1("Reshape", t, constant_ints([0, 1, channels, -1]))
+        place = dims.size(t.dims[2:])
+        rows = apply1("Reshape", t, constant_ints([0, 1, channels, place or -1]))
     else:
         shape = apply1("Concat", constant_ints([0, 1]), apply1("Shape", t, start=1, end=2), constant_ints([-1]), axis=0)
         rows = apply1("Reshape", t, shape)

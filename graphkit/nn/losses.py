@@ -9,7 +9,7 @@ import numpy as np
 from graphkit import dtypes, op
 from graphkit.core import Tensor, as_tensor
 from graphkit.errors import InputError
-from graphkit.interpreter import apply
+from graphkit.interpreter import apply, apply1
 from graphkit.source import here
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "huber", "l1", "mse", "nll"]
@@ -64,7 +64,11 @@ def cross_entropy(
     settings: dict[str, Any] = {"reduction": reduction}
     if ignore_index is not None:
         settings["ignore_index"] = ignore_index
-    loss, _ = apply("SoftmaxCrossEntropyLoss", inputs, settings, 2)
+    if not scores.traced and not chosen.traced and 0 in scores.shape:
+        # What ONNX Runtime makes of the operator infers an extent, which it cannot among no elements.
+        loss = apply1("NegativeLogLikelihoodLoss", op.LogSoftmax(scores, axis=1), *inputs[1:], **settings)
+    else:
+        loss, _ = apply("SoftmaxCrossEntropyLoss", inputs, settings, 2)
     return loss.reshape(*extents) if reduction == "none" and extents is not None else loss
 
 

@@ -193,7 +193,8 @@ class Session:
             return GraphkitError(f"{self._where} failed: {text}")
         kind, name, reason = found[-3:]
         made = self._made_by.get((kind, name), [])
-        node = f"node '{name}' ({kind})" if name else f"a {kind} node without a name"
+        unnamed = "without a name" if made else "that ONNX Runtime made of an operator"
+        node = f"node '{name}' ({kind})" if name else f"a {kind} node {unnamed}"
         makes = f", which makes {made[0]!r}," if len(made) == 1 else ""
         empty = [name for name, value in feeds.items() if getattr(value, "size", 1) == 0]
         hint = f" (input {', '.join(map(repr, empty))} has no elements)" if empty else ""

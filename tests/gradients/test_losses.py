@@ -127,3 +127,32 @@ def test_few_nodes():
     fixed = gk.trace(f, gk.spec("float32", [32, 10]), gk.spec("int64", [32]))
     free = gk.trace(f, gk.spec("float32", ["n", 10]), gk.spec("int64", ["n"]))
     assert len(fixed.graph) <= 9 and len(free.graph) <= 12
+
+
+LAYOUTS = {"rows": ((0, 5), -1), "steps": ((2, 0, 5), -1), "pictures": ((0, 5, 2, 3), 1)}
+
+
+@pytest.mark.parametrize("settings", [{}, {"ignore_index": 1}, {"weight": np.ones(5, np.float32)}])
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_of_no_samples(layout, reduction, settings):
+    shape, axis = LAYOUTS[layout]
+    labels = np.zeros([d for n, d in enumerate(shape) if n != axis % len(shape)], np.int64)
+    f = lambda x: gk.nn.cross_entropy(x, labels, axis=axis, reduction=reduction, **settings)
+    x = gk.tensor(np.zeros(shape, np.float32))
+    assert f(x).sum().item() == 0
+    assert f(x).shape == (labels.shape if reduction == "none" else ())
+    assert gk.grad(lambda x: f(x).sum())(x).shape == shape
+
+
+@pytest.mark.parametrize("name", ["nll", "mse", "l1", "huber", "binary_cross_entropy_with_logits"])
+def test_a_graph_of_no_samples(name):
+    labels = gk.spec("int64", ["n"]) if name == "nll" else gk.spec("float32", ["n", 5])
+    loss = lambda x, y: getattr(gk.nn, name)(x, y, reduction="sum")
+    model = gk.trace(
+        lambda x, y: (loss(x, y), gk.grad(loss)(x, y)), gk.spec("float32", ["n", 5]), labels, input_names=["x", "y"]
+    )
+    feeds = {"x": np.zeros((0, 5), np.float32), "y": np.zeros((0,) if name == "nll" else (0, 5), labels.dtype)}
+    value, gradient = gk.run(model, feeds, optimizations=False).values()
+    assert value == 0
+    assert gradient.shape == (0, 5)

@@ -73,3 +73,45 @@ def test_nothing_declared(name):
         results.append(gk.run(whole, arrays, optimizations=False))
     for key, want in results[0].items():
         np.testing.assert_allclose(results[1][key], want, rtol=1e-4, atol=1e-4 * abs(want).max())
+
+
+# functions of a batch of nothing, whose own kernels take one, and the extents behind the batch
+NOTHING = {
+    "Gather": (lambda x: gk.op.Gather(x, np.array([0, 1]), axis=1), (4,)),
+    "LRN": (lambda x: gk.op.LRN(x, size=3), (3, 4, 4)),
+    "Conv": (lambda x: gk.op.Conv(x, W, pads=[1] * 4), (3, 6, 6)),
+    "ConvTranspose": (lambda x: gk.op.ConvTranspose(x, W, strides=[2, 2]), (3, 6, 6)),
+    "MaxPool": (lambda x: gk.op.MaxPool(x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4), (3, 6, 6)),
+    "AveragePool": (lambda x: gk.op.AveragePool(x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4), (3, 6, 6)),
+    "LayerNormalization": (lambda x: gk.op.LayerNormalization(x, np.ones(5, np.float32)), (4, 5)),
+    "ReduceMean": (lambda x: gk.op.ReduceMean(x, [0]), (4,)),
+    "ReduceProd": (lambda x: gk.op.ReduceProd(x, [0]), (4,)),
+    "CumProd": (lambda x: gk.op.CumProd(x, np.array(1)), (4,)),
+    "Softmax": (lambda x: gk.op.Softmax(x, axis=0), (4,)),
+    "MatMul": (lambda x: x @ np.ones((4, 3), np.float32), (4,)),
+}  # fmt: skip
+W = draw(3, 3, 3, 3)
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_a_batch_of_nothing(name):
+    f, rest = NOTHING[name]
+    gradient = gk.grad(lambda x: (f(x) * 1.5).sum())
+    x = np.zeros((0, *rest), np.float32)
+    assert gradient(gk.tensor(x)).shape == x.shape
+    model = gk.trace(gradient, gk.spec("float32", ["n", *rest]), input_names=["x"])
+    (found,) = gk.run(model, {"x": x}, optimizations=False).values()
+    assert found.shape == x.shape
+
+
+@pytest.mark.parametrize("name", ["Resize", "GridSample"])
+def test_a_batch_of_nothing_where_the_rule_has_no_kernel_for_it(name):
+    """Eagerly nothing is asked of a kernel."""
+    grid = gk.tensor(np.zeros((0, 2, 2, 2), np.float32))
+    scales = np.array([1, 1, 2, 2], np.float32)
+    f = {
+        "Resize": lambda x: gk.op.Resize(x, None, scales, mode="linear"),
+        "GridSample": lambda x: gk.op.GridSample(x, grid),
+    }
+    x = gk.tensor(np.zeros((0, 3, 4, 4), np.float32))
+    assert gk.grad(lambda x: f[name](x).sum())(x).shape == (0, 3, 4, 4)
