@@ -58,8 +58,9 @@ def add_gradients(
             kind comes back. Operators of an opset before 21 are written in their form of opset 21.
         of: a scalar value, usually an output.
         wrt: graph inputs, initializers, or any other floating values, by name; constants in the bodies of If, Loop
-            and Scan too, which become initializers of the main graph. The string "all" stands for every floating
-            constant of rank 1 or more that ``of`` depends on (a value that has that name is asked for as ["all"]).
+            and Scan too, which become initializers of the main graph. One whose name several bodies use is called by
+            the way to it, as in "if_node/then_branch/w". The string "all" stands for every floating constant of rank
+            1 or more that ``of`` depends on (a value that has that name is asked for as ["all"]).
         unreached: "error", or "zeros" to give zeros for a name that ``of`` does not depend on.
         suffix: a gradient is called by its value's name and this.
 

@@ -58,8 +58,9 @@ def build(
             (a tuple of them, if there are several) and the labels, or of the output alone.
         optimizer: the update rule, ``gk.optim.AdamW()`` by default.
         trainable: names of parameters, or a function of a name. By default every floating initializer of rank 1 or
-            more (a module: every parameter) that the loss depends on, but no running statistics of
-            BatchNormalization, which stay as they are in a model that normalizes by them.
+            more (a module: every parameter) that the loss depends on, in the bodies of If, Loop and Scan too, but no
+            running statistics of BatchNormalization, which stay as they are in a model that normalizes by them. In a
+            file without initializers the Constant nodes are the parameters; elsewhere one is if it is named here.
         inputs: for a module, its inputs by name: ``{"x": gk.spec("float32", ["batch", 784])}``.
         labels: ``gk.spec(...)`` of the labels, where they are not int64 classes or of the shape of the output.
         reduction: whether the loss is a "mean" over the batch or a "sum"; with ``accumulate``, a mean is weighted.
@@ -76,7 +77,8 @@ def build(
     >>> graph.inputs, graph.trainable
     (['x', 'labels'], ['weight', 'bias'])
     """
-    source = _source(model, inputs, loss)
+    named = [trainable] if isinstance(trainable, str) else [] if callable(trainable) else list(trainable or ())
+    source = _source(model, inputs, loss, named)
     rule = optimizer if optimizer is not None else AdamW()
     if not isinstance(rule, Optimizer):
         raise GraphkitError(f"optimizer is a rule of gk.optim, such as gk.optim.AdamW(1e-3), not {rule!r}")
@@ -117,14 +119,14 @@ def build(
     )
 
 
-def _source(model: Any, inputs: Any, loss: LossLike) -> Source:
+def _source(model: Any, inputs: Any, loss: LossLike, named: Sequence[str]) -> Source:
     if callable(getattr(model, "named_tensors", None)) and callable(model):
         return ModuleSource(model, inputs, loss)
     if callable(model):
         raise GraphkitError(
             f"build() takes a gk.nn.Module or a model file, not {model!r}: a plain function owns no parameters to train"
         )
-    return FileSource(model, inputs)
+    return FileSource(model, inputs, named)
 
 
 def _loss(opened: Opened, loss: LossLike, labels: Spec | None) -> tuple[Tensor, list[Tensor]]:

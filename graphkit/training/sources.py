@@ -19,6 +19,7 @@ from graphkit.modelfile import ModelLike, read_model
 from graphkit.nn import Module
 from graphkit.optimizers import to_inference
 from graphkit.optimizers.add_gradients import differentiable_graph
+from graphkit.optimizers.lift_weights import float_weights, lift_constants, weights_in_bodies
 from graphkit.tracing import PARAMETERS, Spec, argument_names
 from graphkit.training.randomness import carry_dropout
 
@@ -139,14 +140,19 @@ def _mode(module: Any, training: bool) -> Iterator[None]:
 class FileSource(Source):
     """An ONNX model."""
 
-    def __init__(self, model: ModelLike, inputs: Any) -> None:
+    def __init__(self, model: ModelLike, inputs: Any, named: Sequence[str] = ()) -> None:
         if inputs is not None:
             raise GraphkitError("a model file describes its inputs itself; inputs= is for modules and functions")
         self.model = read_model(model)
-        tensors = [v.const_value for v in self.model.graph.initializers.values() if v.const_value is not None]
-        if not any(t.dtype.is_floating_point() and len(t.shape) for t in tensors):
-            # Some exporters write every weight as a Constant node. (Beside initializers, constants are no parameters.)
-            common.LiftConstantsToInitializersPass(lift_all_constants=False, size_limit=1)(self.model)
+        if self.model.functions:
+            common.InlinePass()(self.model)
+        graph = self.model.graph
+        # An initializer is a parameter wherever it is held; a Constant node is one if it is asked for by name,
+        # or if there is no initializer: some exporters write every weight so.
+        weights = float_weights(self.model)
+        held = weights_in_bodies(graph)
+        initializers = [n for n in weights if n in graph.initializers or (n in held and held[n].is_initializer())]
+        lift_constants(self.model, dict.fromkeys([*(initializers or weights), *named]))
         _untie_running_statistics(self.model.graph)
 
     def open(self, training: bool) -> Opened:
