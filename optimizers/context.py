@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from graphkit.optimizers.facts import Fact, fact_of, subgraphs_of
@@ -305,5 +306,11 @@ def _renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     # The serializer writes a tensor's own name, and the tensor may be shared with the model that was given.
     if tensor.name == name:
         return tensor
+    if isinstance(tensor, ir.serde.TensorProtoTensor) and not tensor.raw.HasField("raw_data"):
+        # Written as it was: small integers take a byte each in a typed field, and eight as raw bytes.
+        proto = onnx.TensorProto()
+        proto.CopyFrom(tensor.raw)
+        proto.name = name
+        return ir.serde.TensorProtoTensor(proto)
     shape = ir.Shape([int(dim) for dim in tensor.shape if isinstance(dim, int)])
     return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=shape, name=name, doc_string=tensor.doc_string)

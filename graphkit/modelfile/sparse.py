@@ -63,6 +63,12 @@ def lend(model: onnx.ModelProto, where: str) -> tuple[onnx.ModelProto, dict[str,
 
     A model without any is returned as it is, else a copy. Raises ``ModelFileError`` for one that is damaged.
     """
+    for function in model.functions:
+        if any(map(_is_sparse, function.node)):
+            raise ModelFileError(
+                f"{where} has a sparse constant in its function {function.domain}::{function.name}, where there are no "
+                "initializers to hold it; inline the function first (onnx.inliner)"
+            )
     if not any(graph.sparse_initializer or any(map(_is_sparse, graph.node)) for graph in proto_graphs(model.graph)):
         return model, {}
     lent = onnx.ModelProto()
