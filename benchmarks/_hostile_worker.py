@@ -75,14 +75,15 @@ def main() -> None:
             continue
         trying.write_text(path.stem)
         signal.alarm(LIMIT)
+        said = ""
         try:
             TOOLS[tool](path, target)
-            if not target.exists():
-                raise RuntimeError("it wrote nothing")
         except Exception as error:  # noqa: BLE001  # whatever a peer raises is its failure
             target.unlink(missing_ok=True)
+            said = f"{type(error).__name__}: {error}"[:300]
+        if not target.exists():
             with failed.open("a") as file:
-                print(json.dumps({"case": path.stem, "said": f"{type(error).__name__}: {error}"[:300]}), file=file)
+                print(json.dumps({"case": path.stem, "said": said or "it wrote nothing"}), file=file)
         signal.alarm(0)
         trying.unlink()
 

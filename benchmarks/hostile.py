@@ -28,7 +28,14 @@ from graphkit.optimizers import optimize
 from tests.optimizers.hostile.cases import VERDICTS, judged
 from tests.optimizers.hostile.every import CASES
 
-PEERS = ("onnxsim==0.8.1", "onnxslim==0.1.98", "onnxoptimizer==0.4.2", "onnxscript==0.7.2", "onnxruntime", "onnx==1.23.2")
+PEERS = (
+    "onnxsim==0.8.1",
+    "onnxslim==0.1.98",
+    "onnxoptimizer==0.4.2",
+    "onnxscript==0.7.2",
+    "onnxruntime",
+    "onnx==1.23.2",
+)
 TOOLS = ("onnxsim", "onnxslim", "onnxoptimizer", "onnxscript", "onnxruntime")
 WORKER = Path(__file__).with_name("_hostile_worker.py")
 COLUMNS = ("right", "failed", *VERDICTS[:5])

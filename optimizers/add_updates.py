@@ -168,9 +168,7 @@ def append_updates(
         state = _State(graph, made)
         parameters = [parameter for parameter, _ in targets]
         gradients = [gradient for _, gradient in targets]
-        slots = [
-            {slot: state.add(f"{p.name}.{slot}", _zeros(p)) for slot in optimizer.slots} for p in parameters
-        ]
+        slots = [{slot: state.add(f"{p.name}.{slot}", _zeros(p)) for slot in optimizer.slots} for p in parameters]
         step = state.add(STEP, np.array(0, dtype=np.int64)) if optimizer.counts else None
 
         def update(by: Sequence[Tensor]) -> list[Tensor]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -12,7 +13,10 @@ import onnxruntime
 
 from graphkit.optimizers.context import Context
 
-__all__ = ["evaluate", "open_session"]
+__all__ = ["evaluate", "open_session", "run_in_time"]
+
+# Seconds after which a run on inputs that were made up is given up.
+_LONGEST: Final = 30.0
 
 
 def open_session(model: bytes | str) -> onnxruntime.InferenceSession:
@@ -25,6 +29,31 @@ def open_session(model: bytes | str) -> onnxruntime.InferenceSession:
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def run_in_time(
+    session: onnxruntime.InferenceSession, names: list[str], feeds: Mapping[str, Any], seconds: float = _LONGEST
+) -> list[Any]:
+    """Run a session, and raise ``TimeoutError`` where it does not end: a Loop may wait for what these inputs lack."""
+    options = onnxruntime.RunOptions()
+    stopped = threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        options.terminate = True
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        arrays: list[Any] = session.run(names, dict(feeds), options)
+    except Exception as error:
+        if stopped.is_set():
+            raise TimeoutError(f"it did not end within {seconds:.0f} seconds") from error
+        raise
+    finally:
+        timer.cancel()
+    return arrays
 
 
 def evaluate(

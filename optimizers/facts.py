@@ -124,7 +124,10 @@ class Facts:
         rule = _rules.get(node.op_type) if node.domain == "" else None
         found: list[Fact] | None = None
         if rule is not None and not any(attribute.is_ref() for attribute in node.attributes.values()):
-            found = rule(self, node)
+            try:
+                found = rule(self, node)
+            except Exception:  # noqa: BLE001 - a node that breaks its operator's rules: nothing is known of it
+                found = None
         elif node.domain == "" and not subgraphs_of(node):
             from graphkit.optimizers.infer_other import infer_by_schema
 
@@ -193,7 +196,7 @@ def at_sizes(dim: Dim, sizes: Mapping[str, int]) -> int:
     """A dim as a number, where each name has its size; what has none is 1."""
     if isinstance(dim, int):
         return dim
-    return sum(count * math.prod(sizes.get(atom, 1) for atom in monomial) for monomial, count in dim.terms)
+    return sum(count * math.prod(sizes.get(name_of(atom), 1) for atom in monomial) for monomial, count in dim.terms)
 
 
 def _too_large(content: Shape) -> bool:
@@ -214,7 +217,12 @@ def _declared(value: ir.Value) -> Fact:
 
 def _atom(name: str) -> str:
     # A name like "?1" or "N + 1" must not be taken for what is called so here.
-    return name if name.isidentifier() else repr(name)
+    return name if name.isidentifier() else f"'{name}"
+
+
+def name_of(atom: str) -> str:
+    """The name of the dimension that an atom stands for."""
+    return atom.removeprefix("'")
 
 
 # The rules themselves register on import.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphkit.optimizers.context import Context
-from graphkit.optimizers.facts import at_sizes
+from graphkit.optimizers.facts import at_sizes, name_of
 from graphkit.optimizers.symbolic import Dim
 
 __all__ = ["Feeds", "candidates"]
@@ -18,6 +19,8 @@ Feeds = dict[str, np.ndarray[Any, Any]]
 
 # Pairs of sizes for the symbolic dims, tried in turn until the model accepts one: small first, then images.
 _SIZES: Final = ((2, 3), (6, 8), (32, 48), (64, 96), (224, 256), (1, 1))
+# An input larger than this is not made up: nobody wants to wait for it, and it may not fit into memory.
+_MOST_ELEMENTS: Final = 2**28
 # What hands indices on unchanged.
 _CARRIERS: Final = (
     *("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice", "Concat", "Expand"),
@@ -43,12 +46,23 @@ def candidates(model: ir.Model, ctx: Context, seed: int) -> Iterator[Feeds]:
     for pair in _SIZES if names else ((1, 1),):
         # First every name a size of its own, so that two are not confused; then all alike, should some have to agree.
         for spread in (1, 0) if len(names) > 1 else (0,):
+            _check_size(inputs, names, pair[seed % 2], spread)
             rng = np.random.default_rng(seed)
             sizes = {name: pair[seed % 2] + spread * place for name, place in names.items()}
             yield {
                 value.name or "": _array(value, _smallest(bounds.get(value, ()), sizes), sizes, rng, seed)
                 for value in inputs
             }
+
+
+def _check_size(inputs: Sequence[ir.Value], names: Mapping[str, int], size: int, spread: int) -> None:
+    for value in inputs:
+        dims = [
+            dim if isinstance(dim, int) and dim >= 0 else size + spread * names[_dim_name(value, axis)]
+            for axis, dim in enumerate(value.shape or ())
+        ]
+        if (count := math.prod(dims)) > _MOST_ELEMENTS:
+            raise ValueError(f"the input '{value.name}' would have {count:,} elements")
 
 
 def _dim_name(value: ir.Value, axis: int) -> str:
@@ -92,7 +106,7 @@ def _smallest(bounds: Sequence[Dim], sizes: Mapping[str, int]) -> int | None:
     settled = (
         at_sizes(dim, sizes)
         for dim in bounds
-        if isinstance(dim, int) or all(atom in sizes for monomial, _ in dim.terms for atom in monomial)
+        if isinstance(dim, int) or all(name_of(atom) in sizes for monomial, _ in dim.terms for atom in monomial)
     )
     return min(settled, default=None)
 

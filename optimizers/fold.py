@@ -109,11 +109,21 @@ def _is_foldable(ctx: Context, node: ir.Node, constant: dict[ir.Value, bool]) ->
         return False
     if not all(value is None or value in constant or _is_usable(ctx, value) for value in node.inputs):
         return False
-    if all(value is None for value in node.inputs):
+    if all(value is None for value in node.inputs) or _may_trap(ctx, node):
         return False
     if any(value.is_graph_output() and value.graph is not ctx.model.graph for value in node.outputs):
         return False  # a body gives it out, so it must stay a node
     return all(_fits(ctx, value) for value in node.outputs)
+
+
+def _may_trap(ctx: Context, node: ir.Node) -> bool:
+    """Whether whole numbers are divided by 0, or the lowest by -1, which ends the process on some processors."""
+    if node.op_type not in ("Div", "Mod") or len(node.inputs) != 2:
+        return False
+    if ctx.dtype(node.inputs[0]) in _FLOATS or ctx.dtype(node.inputs[1]) in _FLOATS:
+        return False
+    divisor = ctx.array(node.inputs[1])
+    return divisor is None or bool(((divisor == 0) | (divisor == -1)).any())
 
 
 def _is_usable(ctx: Context, value: ir.Value) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, overload
 
 import numpy as np
@@ -24,6 +25,7 @@ from graphkit.optimizers.report import PassReport, Report, measure
 from graphkit.optimizers.steps import check_folder, size_up, take_steps
 from graphkit.optimizers.symbolic import value_at
 from graphkit.runtime.feeds import port, prepare
+from graphkit.schemas import schema_at
 
 __all__ = ["optimize", "run_passes"]
 
@@ -138,7 +140,18 @@ def optimize(
     result = original.clone() if keep else original
     started = time.perf_counter()
     wanted = [explain] if isinstance(explain, str) else list(explain or ())
-    run_passes(result, chosen, account, training=training, explain=wanted)
+    while True:
+        try:
+            run_passes(result, chosen, account, training=training, explain=wanted)
+            break
+        except _FailedPassError as failure:
+            if strict or result is original:
+                raise
+            # What it had begun is thrown away with it.
+            account.dropped[failure.made.name] = failure.said
+            account.passes = {}
+            chosen = [made for made in chosen if made is not failure.made]
+            result = original.clone()
     account.seconds = time.perf_counter() - started
     if verify:
         from graphkit.optimizers.verify import settle
@@ -218,6 +231,38 @@ def _weigher(ctx: Context) -> Callable[[ir.Node], int]:
     return lambda node: node_flops(node, shape_of) or 0
 
 
+class _FailedPassError(PassError):
+    """A pass raised an error: most likely the model breaks a rule of ONNX that the pass relies on."""
+
+    def __init__(self, made: Pass, node: str | None, error: Exception) -> None:
+        reason = str(error).splitlines()[0][:200] if str(error) else "no reason given"
+        where = f" at node '{node}'" if node else ""
+        self.made, self.said = made, f"it failed{where}: {type(error).__name__}: {reason}"
+        super().__init__(
+            f"the pass '{made.name}' is left out with skip=['{made.name}'] (--skip {made.name}): {self.said}"
+        )
+
+
+@cache
+def _least(operator: str, opset: int) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
+    """How many inputs an operator needs, which of them it must be given, and which attributes."""
+    schema = schema_at(operator, "", opset)
+    if schema is None:
+        return 0, (), ()
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    needed = tuple(index for index, item in enumerate(schema.inputs) if item.option == single)
+    return schema.min_input, needed, tuple(name for name, item in schema.attributes.items() if item.required)
+
+
+def _is_complete(node: ir.Node, opset: int) -> bool:
+    """Whether a node has the inputs and attributes without which its operator means nothing; rules may rely on them."""
+    least, needed, attributes = _least(node.op_type, opset)
+    inputs = node.inputs
+    if len(inputs) < least or not node.outputs:
+        return False
+    return all(inputs[index] is not None for index in needed) and all(name in node.attributes for name in attributes)
+
+
 def _run_rules(ctx: Context, rules: dict[str, list[Pass]], accounts: dict[str, PassReport]) -> bool:
     for graph in ctx.graphs():
         ctx.touch(graph.all_nodes())
@@ -226,12 +271,17 @@ def _run_rules(ctx: Context, rules: dict[str, list[Pass]], accounts: dict[str, P
     while (node := ctx.next_node()) is not None:
         if node.domain != "" or any(attribute.is_ref() for attribute in node.attributes.values()):
             continue
+        if not _is_complete(node, ctx.opset(node)):
+            continue
         for made in rules.get(node.op_type, ()):
             assert made.rewrite is not None
             account = ctx.account = accounts[made.name]
             name = node.name or node.outputs[0].name
             started = clock()
-            outcome = made.rewrite(ctx, node)
+            try:
+                outcome = made.rewrite(ctx, node)
+            except Exception as error:
+                raise _FailedPassError(made, name or node.op_type, error) from error
             account.seconds += clock() - started
             if outcome is True:
                 account.rewrites += 1
@@ -248,7 +298,10 @@ def _run_sweep(ctx: Context, made: Pass, account: PassReport) -> bool:
     assert made.run is not None
     ctx.account = account
     started = time.perf_counter()
-    done = made.run(ctx)
+    try:
+        done = made.run(ctx)
+    except Exception as error:
+        raise _FailedPassError(made, None, error) from error
     account.seconds += time.perf_counter() - started
     account.rewrites += done
     return done > 0

@@ -14,7 +14,7 @@ from graphkit.errors import PassError
 from graphkit.modelfile.external import embedded
 from graphkit.optimizers.base import Outcome, Pass
 from graphkit.optimizers.context import Context
-from graphkit.optimizers.evaluate import open_session
+from graphkit.optimizers.evaluate import open_session, run_in_time
 from graphkit.optimizers.facts import subgraphs_of
 from graphkit.optimizers.feeds_for import Feeds, candidates
 from graphkit.optimizers.report import PassReport, Report
@@ -159,9 +159,11 @@ def _reference(original: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]] | 
             tries = candidates(original, ctx, seed) if inputs is None else iter([dict(inputs)])
             for feeds in tries:
                 try:
-                    outputs.append(dict(zip(names, session.run(names, feeds), strict=True)))
+                    outputs.append(dict(zip(names, run_in_time(session, names, feeds), strict=True)))
                 except Exception as error:  # noqa: BLE001 - these sizes do not fit; the next may
                     why = _first_line(error)
+                    if isinstance(error, TimeoutError):
+                        break
                     continue
                 sets.append(feeds)
                 break
@@ -220,7 +222,7 @@ def _disagreement(
         return f"the result does not load: {_first_line(error)}"
     for turn, (feeds, expected) in enumerate(zip(reference.feeds, reference.outputs, strict=True)):
         try:
-            got = dict(zip(names, session.run(names, feeds), strict=True))
+            got = dict(zip(names, run_in_time(session, names, feeds), strict=True))
         except Exception as error:  # noqa: BLE001 - as above
             return f"the result does not run: {_first_line(error)}"
         for name in names:
@@ -245,7 +247,7 @@ def _is_noise(original: ir.Model, reference: _Reference, turn: int, name: str, g
         for feeds in reference.feeds:
             nudged = {key: np.nextafter(x, np.inf, dtype=x.dtype) if _is_float(x) else x for key, x in feeds.items()}
             try:
-                reference.noise.append(dict(zip(names, session.run(names, nudged), strict=True)))
+                reference.noise.append(dict(zip(names, run_in_time(session, names, nudged), strict=True)))
             except Exception:  # noqa: BLE001 - then nothing is known of the noise
                 reference.noise.append({})
     moved = reference.noise[turn].get(name)
