@@ -29,6 +29,7 @@ for _module in (
     "activations",
     "norms",
     "rotary",
+    "attention",
     "convolution",
     "moves",
     "costs",
