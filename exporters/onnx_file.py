@@ -82,8 +82,7 @@ def export(
         model = trace.model
         _check_dims(trace, specs)
         model = optimize(model, passes=("prune",), verify=False)
-        if opset is not None:
-            lower_model(model, opset)
+        lower_model(model, opset)
         feeds = {n: e for n, e in zip(found, examples, strict=True) if not isinstance(e, Spec)}
         if verify:
             _verify(f, trace, model, found, feeds)

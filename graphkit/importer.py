@@ -17,7 +17,6 @@ from graphkit.schemas import WORKING_OPSET
 from graphkit.source import here
 from graphkit.subgraphs import run_subgraphs
 from graphkit.upgrade import upgrade_model
-from graphkit.upgrade.layout import time_major
 
 
 class Loaded:
@@ -33,7 +32,6 @@ class Loaded:
             common.InlinePass()(model)
         if model.opset_imports.get("", WORKING_OPSET) < WORKING_OPSET:
             upgrade_model(model, WORKING_OPSET)
-        time_major(model)
         self.model = model
         graph = model.graph
         overridable = {v.name for v in graph.inputs} & set(graph.initializers)

@@ -93,8 +93,7 @@ def trace(
     ('x', '[batch,3]')
     """
     model = record(f, specs, opset=opset, input_names=input_names, output_names=output_names).model
-    if opset is not None:
-        lower_model(model, opset)
+    lower_model(model, opset)
     return model
 
 

@@ -22,7 +22,6 @@ from graphkit.optimizers.lift_weights import float_weights, lift_weights
 from graphkit.optimizers.lower_training import lower_training_nodes
 from graphkit.schemas import WORKING_OPSET
 from graphkit.upgrade import upgrade_model
-from graphkit.upgrade.layout import time_major
 
 __all__ = ["add_gradients", "differentiable_graph", "gradients_of"]
 
@@ -95,7 +94,6 @@ def add_gradients(
                 raise GradientError(f"wrt='{ALL}': the model has no floating weight, in an initializer or a Constant")
         lift_weights(own, names)
         lower_training_nodes(own)
-        time_major(own)
         graph = differentiable_graph(own)
         if everything and unreached == "error":
             names, found = _all_gradients(graph, of, names)

@@ -123,7 +123,7 @@ def inside_clip(slope: Tensor, z: Tensor, clip: float | None) -> Tensor:
 
 
 class Layer:
-    """A recurrent record read in the time-major layout, and the cotangents that came in.
+    """A recurrent record, with time first, and the cotangents that came in.
 
     Attributes:
         x: [T, B, I]
@@ -134,37 +134,21 @@ class Layer:
     def __init__(self, r: Record, gs: Sequence[Tensor | None], gates: int) -> None:
         self.record = r
         self.gates = gates
-        self.batchwise = bool(r.attribute("layout", 0))
         direction = str(r.attribute("direction", "forward"))
         self.directions = 2 if direction == "bidirectional" else 1
         self.backwards = [direction == "reverse"] if self.directions == 1 else [False, True]
         clip = r.attribute("clip")
         self.clip = None if clip is None else float(clip)
-        self.x = self._first(r.inputs[0], [1, 0, 2])
-        self.y = self._first(every_state(r), [1, 2, 0, 3])
-        self.gy = self._given(gs, 0, [1, 2, 0, 3])
-        self.gh = self._given(gs, 1, [1, 0, 2])
-        self.gc = self._given(gs, 2, [1, 0, 2])
-        recurrence = r.inputs[2]
-        assert recurrence is not None
+        x, recurrence = r.inputs[0], r.inputs[2]
+        assert x is not None and recurrence is not None
+        self.x, self.y = x, every_state(r)
+        self.gy, self.gh, self.gc = (gs[n] if n < len(gs) else None for n in range(3))
         known = recurrence.dims[2] if recurrence.dims is not None else None
         size = r.attribute("hidden_size") or known
         if not isinstance(size, int):
             raise GradientError(f"the gradient of {r.describe()} needs hidden_size, or the shape of R")
         self.hidden = size
         self.masks = self._masks(r.input(4))
-
-    def _first(self, t: Tensor | None, perm: list[int]) -> Tensor:
-        assert t is not None
-        return apply1("Transpose", t, perm=perm) if self.batchwise else t
-
-    def _given(self, gs: Sequence[Tensor | None], n: int, perm: list[int]) -> Tensor | None:
-        g = gs[n] if n < len(gs) else None
-        return None if g is None else self._first(g, perm)
-
-    def last(self, t: Tensor, perm: list[int]) -> Tensor:
-        """A result in the record's own layout."""
-        return apply1("Transpose", t, perm=perm) if self.batchwise else t
 
     def part(self, t: Tensor | None, d: int, axis: int = 0) -> Tensor | None:
         """One direction of a tensor."""
@@ -177,7 +161,7 @@ class Layer:
     def initial(self, n: int, d: int) -> Tensor | None:
         """The initial state of a direction, [B, H], from input n."""
         t = self.record.input(n)
-        return None if t is None else self.part(self._first(t, [1, 0, 2]), d)
+        return None if t is None else self.part(t, d)
 
     def _masks(self, lengths: Tensor | None) -> Tensor | None:
         if lengths is None:

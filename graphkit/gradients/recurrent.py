@@ -134,14 +134,7 @@ def layer_entries(
         if not r.wanted(n) or makers[0] is None:
             continue
         parts = [m() for m in makers if m is not None]
-        if n == 0:
-            answer[0] = layer.last(total(parts), [1, 0, 2])
-        elif n in (5, 6):
-            states = joined(parts, layer.directions)
-            assert states is not None
-            answer[n] = layer.last(states, [1, 0, 2])
-        else:
-            answer[n] = joined(parts, layer.directions)
+        answer[n] = joined(parts, layer.directions) if n else total(parts)
     return answer
 
 

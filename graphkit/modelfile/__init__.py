@@ -23,7 +23,7 @@ from .files import check_readable, replacing, target_of
 from .order import is_sorted, put_in_order
 from .protos import every_graph, to_proto
 from .sparse import lend, take_in
-from .versions import MAX_IR_VERSION, MAX_OPSETS, READABLE_OPSETS, lowest_ir_version
+from .versions import MAX_IR_VERSION, READABLE_OPSETS, lowest_ir_version
 from .wellformed import check_well_formed, quiet_reading
 
 __all__ = [
@@ -66,8 +66,9 @@ def read_model(source: ModelLike) -> ir.Model:
     The weights a file keeps in other files beside it are memory mapped, not read.
 
     A model of opset 27 or 28 is read as one of opset 26, the newest that the runtime loads, its newer operators written
-    out in older ones. A model whose IR version is newer than the runtime's, but whose content does not need it, is read
-    as the lowest IR version that serves. Raises ``ModelFileError`` for everything else that the runtime could not load.
+    out in older ones; recurrent layers with the batch first are read with time first. A model whose IR version is newer
+    than the runtime's, but whose content does not need it, is read as the lowest IR version that serves. Raises
+    ``ModelFileError`` for everything else that the runtime could not load.
 
     >>> import onnx.parser
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {y = Abs(x)}'
@@ -125,14 +126,17 @@ def borrow_model(source: ModelLike) -> ir.Model:
 
 
 def _runnable(model: ir.Model, where: str, lent: bool) -> ir.Model:
-    """The model in the words of an opset that the runtime loads; itself where it is."""
-    from graphkit.upgrade import has_no_kernel, make_runnable
+    """The model in words that the runtime has kernels for; itself where it is."""
+    from graphkit.upgrade import batchwise, has_no_kernel, make_runnable, time_major
 
-    opset = max((model.opset_imports.get(domain, 0) for domain in ("", "ai.onnx")), default=0)
-    if opset <= MAX_OPSETS[""] and not has_no_kernel(model):
+    newer, turned = has_no_kernel(model), bool(batchwise(model))
+    if not newer and not turned:
         return model
     model = _copy(model) if lent else model
-    make_runnable(model, where)
+    if turned:
+        time_major(model)
+    if newer:
+        make_runnable(model, where)
     model.meta[REWRITTEN] = True
     return model
 

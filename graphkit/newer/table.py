@@ -54,6 +54,8 @@ class Call:
 
 # (operator, domain) -> the version that the entry is for, and the entry.
 NEWER: Final[dict[tuple[str, str], tuple[int, Writer]]] = {}
+# What the runtime has a kernel or a body for, but only before this opset.
+WITHOUT_KERNEL: Final[dict[str, int]] = {}
 
 
 def newer(version: int, *operators: str, domain: str = "", applied: bool = True) -> Callable[[Writer], Writer]:
@@ -68,8 +70,12 @@ def newer(version: int, *operators: str, domain: str = "", applied: bool = True)
         for operator in operators:
             assert (operator, domain) not in NEWER, f"two ways to write {operator}"
             NEWER[operator, domain] = (version, function)
-            if applied and not domain:
+            if domain:
+                continue
+            if applied:
                 WRITTEN_OUT[operator] = written
+            else:
+                WITHOUT_KERNEL[operator] = version
         return function
 
     return register

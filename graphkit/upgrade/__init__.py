@@ -16,6 +16,17 @@ the runtime has not yet.
 from __future__ import annotations
 
 from graphkit.upgrade.driver import NEWEST, OLDEST, WORKING, upgrade_model
+from graphkit.upgrade.layout import batchwise, time_major
 from graphkit.upgrade.lower import has_no_kernel, lower_model, make_runnable
 
-__all__ = ["NEWEST", "OLDEST", "WORKING", "has_no_kernel", "lower_model", "make_runnable", "upgrade_model"]
+__all__ = [
+    "NEWEST",
+    "OLDEST",
+    "WORKING",
+    "batchwise",
+    "has_no_kernel",
+    "lower_model",
+    "make_runnable",
+    "time_major",
+    "upgrade_model",
+]

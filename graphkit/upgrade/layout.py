@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from graphkit.newer.recurrent import STATES, TURNED_INPUTS, TURNED_OUTPUTS
 from graphkit.upgrade.adapters import Names
-
-_STATES = [1, 0, 2]
-_OUTPUTS = ([2, 0, 1, 3], _STATES, _STATES)
 
 
 def time_major(model: ir.Model) -> None:
@@ -22,12 +20,18 @@ def time_major(model: ir.Model) -> None:
     >>> [node.op_type for node in model.graph]
     ['Transpose', 'RNN', 'Transpose']
     """
-    found = [n for n in ir.traversal.RecursiveGraphIterator(model.graph) if _is_batchwise(n)]
+    found = batchwise(model)
     if not found:
         return
-    names = Names([model.graph])
+    names = Names([model.graph, *model.functions.values()])
     for node in found:
         _rewrite(node, names)
+
+
+def batchwise(model: ir.Model) -> list[ir.Node]:
+    """The recurrent nodes of layout 1."""
+    scopes: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    return [node for scope in scopes for node in ir.traversal.RecursiveGraphIterator(scope) if _is_batchwise(node)]
 
 
 def _is_batchwise(node: ir.Node) -> bool:
@@ -39,13 +43,13 @@ def _rewrite(node: ir.Node, names: Names) -> None:
     graph = node.graph
     assert graph is not None
     node.attributes.pop("layout")
-    for place in (0, 5, 6):
+    for place in TURNED_INPUTS:
         given = node.inputs[place] if place < len(node.inputs) else None
         if given is not None:
-            made = _transpose(node, given, _STATES, names)
+            made = _transpose(node, given, STATES, names)
             graph.insert_before(node, made)
             node.replace_input_with(place, made.outputs[0])
-    for output, perm in zip(list(node.outputs), _OUTPUTS, strict=False):
+    for output, perm in zip(list(node.outputs), TURNED_OUTPUTS, strict=False):
         if not output.name:
             continue
         uses = list(output.uses())

@@ -13,7 +13,7 @@ from graphkit.errors import ModelFileError, OperatorError
 from graphkit.graph import Graph
 from graphkit.inference import Type
 from graphkit.modelfile import lowest_ir_version
-from graphkit.newer import PREVIEW
+from graphkit.newer import PREVIEW, WITHOUT_KERNEL
 from graphkit.schemas import WITHOUT_SCHEMA
 from graphkit.source import describe
 from graphkit.statistics import keep_apart
@@ -31,7 +31,7 @@ from graphkit.upgrade.driver import NEWEST, OLDEST, WORKING, upgrade_model
 from graphkit.upgrade.layout import time_major
 from graphkit.upgrade.lower_body import expand
 from graphkit.upgrade.lower_fit import fit, versions, widen
-from graphkit.upgrade.lower_newer import WITHOUT_KERNEL, write_out
+from graphkit.upgrade.lower_newer import write_out
 from graphkit.upgrade.lower_table import LOWERERS, Cannot, Lowering
 
 _COMPATIBLE = MORE_TYPES | MORE_OPTIONS | BEYOND
@@ -52,11 +52,11 @@ class _Problem:
         return f"{self.where} ({named})" if self.where else named
 
 
-def lower_model(model: ir.Model, opset: int) -> None:
+def lower_model(model: ir.Model, opset: int | None) -> None:
     """Rewrite ``model`` in place to an older ``ai.onnx`` opset, 7 or newer, meaning exactly the same.
 
     A model below opset 21 is first brought there, and one that is at ``opset`` is left as it is, but for what no
-    runtime loads at it. The bodies of If, Loop
+    runtime loads at it; so is any model for an ``opset`` of None. The bodies of If, Loop
     and Scan are rewritten too. Model-local functions are inlined: what reads old opsets reads no functions. Inputs,
     outputs, initializers and metadata are kept, and every value that stays keeps its name; a node that becomes several
     hands its metadata on. The IR version becomes the lowest that serves.
@@ -74,10 +74,10 @@ def lower_model(model: ir.Model, opset: int) -> None:
     source = _opset_of(model)
     if source is None:
         return
-    if source > NEWEST or has_no_kernel(model):
+    if has_no_kernel(model):
         make_runnable(model)
         source = min(source, NEWEST)
-    if source == opset:
+    if opset is None or source == opset:
         return
     if not OLDEST <= opset < max(source, WORKING):
         raise ValueError(f"a model of opset {source} can be lowered to {OLDEST} or newer, not to {opset}")
@@ -117,9 +117,9 @@ def make_runnable(model: ir.Model, where: str = "the model") -> None:
 
 
 def has_no_kernel(model: ir.Model) -> bool:
-    """Whether a model of an opset that the runtime loads holds operators that it does not."""
+    """Whether a model is of a newer opset than the runtime loads, or holds operators that it does not at that opset."""
     opset = _opset_of(model) or 0
-    if PREVIEW in model.opset_imports:
+    if opset > NEWEST or PREVIEW in model.opset_imports:
         return True
     if opset < min(WITHOUT_KERNEL.values()):
         return False

@@ -18,11 +18,6 @@ from graphkit.schemas import NEWEST_OPSET
 from graphkit.upgrade.adapters import Names
 from graphkit.upgrade.lower_table import Cannot, Lowering, lowers
 
-# What the runtime has no kernel for at its newest opsets, though it has at older ones.
-WITHOUT_KERNEL = {
-    operator: version for (operator, domain), (version, _) in NEWER.items() if not domain and version <= NEWEST_OPSET
-}
-
 
 def write_out(node: ir.Node, lowering: Lowering) -> ir.Node | None:
     """Put the nodes that say the same in a node's place; the node itself where its form is an older one."""

@@ -299,3 +299,40 @@ def test_batch_first(op):
         want = g.numpy().transpose(1, 0, 2) if n in ("x", "h", "c") else g.numpy()
         np.testing.assert_allclose(got[f"{n}_grad"], want, rtol=1e-4, atol=1e-5, err_msg=n)
         np.testing.assert_allclose(loaded[n].grad.numpy(), want, rtol=1e-4, atol=1e-5, err_msg=n)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_batch_first_called_directly(op):
+    arrays = [a.astype(np.float32) for a in inputs_for(op, {}) if a is not None]
+    outputs = 3 if op == "LSTM" else 2
+    turned = [a.transpose(1, 0, 2) if n in (0, 4, 5) else a for n, a in enumerate(arrays)]
+
+    def layer(layout):
+        return lambda *t: getattr(gk.op, op)(*t[:4], None, *t[4:], hidden_size=H, outputs=outputs, layout=layout)
+
+    expected = [y.numpy() for y in layer(0)(*arrays)]
+    expected = [y.transpose(perm) for y, perm in zip(expected, ([2, 0, 1, 3], [1, 0, 2], [1, 0, 2]), strict=False)]
+    traced = gk.trace(layer(1), *turned)
+    results = [[y.numpy() for y in layer(1)(*turned)], list(gk.run(traced, turned).values())]
+    for got in results:
+        for mine, theirs in zip(got, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+    def losses(layout):
+        return lambda *t: sum((y * y).sum() for y in layer(layout)(*t))
+
+    plain = gk.grad(losses(0), range(len(arrays)))(*map(gk.tensor, arrays))
+    for n, g in enumerate(gk.grad(losses(1), range(len(arrays)))(*map(gk.tensor, turned))):
+        want = plain[n].numpy()
+        want = want.transpose(1, 0, 2) if n in (0, 4, 5) else want
+        np.testing.assert_allclose(g.numpy(), want, rtol=1e-5, atol=1e-6)
+    names = ["x", "w", "r", "b", "", "h", "c"][: 5 + outputs - 1]
+    given = [n for n in names if n]
+    inputs = ", ".join(f"float[{', '.join(map(str, a.shape))}] {n}" for n, a in zip(given, turned, strict=True))
+    ys = ["y", "yh", "yc"][:outputs]
+    shown = ", ".join(f"float[{'?, ' * (3 if y == 'y' else 2)}{H}] {y}" for y in ys)
+    model = model_of(f"""g ({inputs}) => ({shown}) {{
+      {", ".join(ys)} = {op}<hidden_size = {H}, layout = 1>({", ".join(n or '""' for n in names)}) }}""")
+    got = run(model, dict(zip(given, turned, strict=True)))
+    for mine, theirs in zip(got.values(), expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)

@@ -366,6 +366,14 @@ def test_swish_where_the_runtime_has_no_body_for_it(opset):
     assert changed == ["Constant", "Mul", "Sigmoid", "Mul"]
 
 
+def test_swish_in_a_trace_that_another_operator_raises():
+    model = gk.trace(lambda x: op.Swish(op.CumProd(x, np.int64(1))), A)
+    assert model.opset_imports[""] == 26
+    assert "Swish" not in [n.op_type for n in model.graph]
+    p = np.cumprod(A, axis=1)
+    np.testing.assert_allclose(gk.run(model, [A])["output"], p / (1 + np.exp(-p)), rtol=1e-5)
+
+
 def test_to_an_older_opset_still():
     model = read_model(parse("g (float[n, 3] a, float[n, 3] b) => (float[n, 3] y) { y = SwiGLU(a, b) }"))
     lower_model(model, 11)
