@@ -178,7 +178,7 @@ class Server(http.server.SimpleHTTPRequestHandler):
         self.send_response(204)
         self.end_headers()
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class names it so)
         """Nobody needs a line a request."""
         del format, args
 
