@@ -21,6 +21,7 @@ from graphkit.optimizers.report import Report
 # Each registers its passes; this is the order in which the pipeline tries them.
 for _module in (
     "control",
+    "loops",
     "no_operation",
     "chains",
     "broadcasts",

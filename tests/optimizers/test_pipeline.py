@@ -244,13 +244,13 @@ BODIES = {
         {"If": 1, "Constant": 1, "Abs": 1},
     ),
     "loop": (
-        "g (float[3] x) => (float[3] y) <int64 n = {3}, bool t = {1}, float o = {1.0}> {w = Mul(x, o) "
+        "g (float[3] x) => (float[3] y) <int64 n = {30}, bool t = {1}, float o = {1.0}> {w = Mul(x, o) "
         "y = Loop(n, t, w) <body = b (int64 i, bool c, float[3] v) => (bool d, float[3] u) "
         "{d = Identity(c) e = Identity(v) f = Mul(e, w) u = Identity(f)}>}",
         {"Loop": 1, "Identity": 1, "Mul": 1},
     ),
     "loop_whose_shape_grows": (
-        "g (float[3] x) => (float[A] y) <int64 n = {3}, bool t = {1}> "
+        "g (float[3] x) => (float[A] y) <int64 n = {30}, bool t = {1}> "
         "{y = Loop(n, t, x) <body = b (int64 i, bool c, float[3] v) => (bool d, float[3] u) "
         "{d = Identity(c) s = Shape(v) f = Cast<to=1>(s) u = Concat<axis=0>(v, f)}>}",
         {"Loop": 1, "Identity": 1, "Shape": 1, "Cast": 1, "Concat": 1},
