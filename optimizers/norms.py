@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import onnx_ir as ir
 
 from graphkit.optimizers.activations import finish
@@ -98,6 +99,35 @@ def fuse_root_mean_square(ctx: Context, node: ir.Node) -> Outcome:
     attributes = {"axis": -1, "epsilon": float(epsilon)}
     made = ctx.add("RMSNormalization", [found["x"], found["scale"]], attributes, before=node)
     return finish(ctx, node, made[0])
+
+
+_BY_PRODUCT: Final[Pattern] = (
+    "Mul",
+    ("Div", "x", ("Sqrt", ("Add", ("ReduceMean", ("Mul", "x", "x")), "epsilon"))),
+    "scale",
+)
+
+
+@rule("square_by_power", "Mul", tolerance=1e-6, targets=("inference", "cuda"))
+def square_by_power(ctx: Context, node: ir.Node) -> Outcome:
+    """The x * x of a root mean square norm is written Pow(x, 2), which the runtime fuses when it loads the model.
+
+    Before opset 23, which has RMSNormalization; the scale is as long as the last axis and no larger, for with another
+    the runtime's fused norm fails.
+    """
+    if ctx.opset(node) >= 23 or ctx.dtype(node.outputs[0]) != ir.DataType.FLOAT:
+        return "RMSNormalization stands for it, or it is not float32"
+    found = match(ctx, node, _BY_PRODUCT)
+    shape = None if found is None else ctx.shape(found["x"])
+    if found is None or not shape or not _fits(ctx, found, shape) or ctx.scalar(found["epsilon"]) is None:
+        return "it is not x / sqrt(mean(x * x) + epsilon) * scale"
+    reduce = found.node("ReduceMean")
+    if axes_of(ctx.facts, reduce) not in ((-1,), (len(shape) - 1,)) or reduce.attributes.get_int("keepdims", 1) != 1:
+        return "the mean is not over the last axis, kept"
+    square = inner_node(reduce, "Mul")
+    assert square is not None
+    two = ctx.constant(np.array(2, np.float32), "two", near=square)
+    return finish(ctx, square, ctx.add("Pow", [found["x"], two], before=square)[0])
 
 
 @rule("divide_by_root", "Mul", tolerance=1e-6)

@@ -156,6 +156,27 @@ GRAPHS = {
         {"Pow": 1, "ReduceMean": 1, "Add": 1, "Sqrt": 1, "Div": 1},
         1e-5,
     ),
+    "root_mean_square_by_product": (
+        17,
+        f"{X} <float p = {{0.001}}, float[4] g = {{1,2,3,4}}> {{q = Mul(x, x) v = ReduceMean<axes=[-1]>(q) "
+        "e = Add(v, p) r = Sqrt(e) i = Reciprocal(r) n = Mul(x, i) y = Mul(g, n)}",
+        {"Pow": 1, "ReduceMean": 1, "Add": 1, "Sqrt": 1, "Div": 1, "Mul": 1},
+        1e-5,
+    ),
+    "root_mean_square_by_product_whose_scale_widens": (
+        17,
+        "g (float[N,1] x) => (float[N,4] y) <float p = {0.001}, float[4] g = {1,2,3,4}> {q = Mul(x, x) "
+        "v = ReduceMean<axes=[-1]>(q) e = Add(v, p) r = Sqrt(e) n = Div(x, r) y = Mul(g, n)}",
+        {"ReduceMean": 1, "Add": 1, "Sqrt": 1, "Div": 1, "Mul": 2},
+        1e-6,
+    ),
+    "root_mean_square_over_another_axis": (
+        17,
+        "g (float[4,4] x) => (float[4,4] y) <float p = {0.001}, float[4] g = {1,2,3,4}> {q = Mul(x, x) "
+        "v = ReduceMean<axes=[0]>(q) e = Add(v, p) r = Sqrt(e) n = Div(x, r) y = Mul(g, n)}",
+        {"ReduceMean": 1, "Add": 1, "Sqrt": 1, "Div": 1, "Mul": 2},
+        1e-6,
+    ),
     "root_of_what_may_be_negative": (17, f"{X} <float h = {{0.5}}> {{y = Pow(x, h)}}", {"Pow": 1}, 0),
     "reduce_and_squeeze": (
         17,
