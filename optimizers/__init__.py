@@ -34,6 +34,8 @@ for _module in (
     "convolution",
     "moves",
     "costs",
+    "einsum",
+    "cpu_kernels",
     "gradient_sums",
     "gradient_masks",
     "sequences",
