@@ -22,9 +22,11 @@ from graphkit.optimizers.report import Report
 for _module in (
     "control",
     "loops",
+    "guards",
     "no_operation",
     "chains",
     "broadcasts",
+    "dims",
     "fold",
     "linear",
     "activations",

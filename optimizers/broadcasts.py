@@ -12,6 +12,7 @@ from graphkit.optimizers.chains import inner_node
 from graphkit.optimizers.context import Context
 from graphkit.optimizers.facts import broadcast
 from graphkit.optimizers.no_operation import drop, same_shape
+from graphkit.optimizers.symbolic import Dim
 
 __all__: list[str] = []
 
@@ -73,7 +74,8 @@ def remove_ones(ctx: Context, node: ir.Node) -> Outcome:
 def remove_expand(ctx: Context, node: ir.Node) -> Outcome:
     """An Expand that broadcasting makes needless is left out.
 
-    Without it, the inputs are known to broadcast to the same shape.
+    Without it, the inputs are known to broadcast to the same shape. The same of rows that are taken by indices which are
+    expanded: they are taken once.
     """
     wanted = ctx.shape(node.outputs[0])
     if wanted is None:
@@ -81,6 +83,8 @@ def remove_expand(ctx: Context, node: ir.Node) -> Outcome:
     for index in range(len(node.inputs)):
         inner = inner_node(node, "Expand", index=index)
         if inner is None:
+            if _narrow_gather(ctx, node, index, wanted):
+                return True
             continue
         inputs = list(node.inputs)
         inputs[index] = inner.inputs[0]
@@ -88,6 +92,24 @@ def remove_expand(ctx: Context, node: ir.Node) -> Outcome:
             ctx.set_inputs(node, inputs)
             return True
     return "no input is an Expand without which the result would be known to have the same shape"
+
+
+def _narrow_gather(ctx: Context, node: ir.Node, index: int, wanted: tuple[Dim, ...]) -> bool:
+    """Take the rows of a Gather by its indices as they were before an Expand, if broadcasting repeats them the same."""
+    gather = inner_node(node, "Gather", index=index)
+    if gather is None or gather.attributes.get_int("axis", 0) != 0 or not ctx.only_use(gather.outputs[0]):
+        return False
+    expand = inner_node(gather, "Expand", index=1)
+    rows, narrow = ctx.shape(gather.inputs[0]), ctx.shape(expand.inputs[0]) if expand is not None else None
+    if expand is None or not rows or narrow is None:
+        return False
+    rest = [ctx.shape(value) for at, value in enumerate(node.inputs) if at != index]
+    if broadcast((*narrow, *rows[1:]), *rest) != wanted:
+        return False
+    ctx.set_inputs(gather, [gather.inputs[0], expand.inputs[0]])
+    ctx.facts.infer(gather)
+    ctx.touch((node,))
+    return True
 
 
 @rule("widen_constant", *_BINARY)

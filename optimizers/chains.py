@@ -13,7 +13,7 @@ from graphkit.optimizers.infer_shapes import slice_bounds
 from graphkit.optimizers.no_operation import drop, same_shape
 from graphkit.optimizers.symbolic import Dim, product
 
-__all__ = ["inner_node", "target_of"]
+__all__ = ["inner_node", "squeezes_ones", "target_of"]
 
 _VIEWS: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
@@ -140,11 +140,14 @@ def _flatten_axis(source: tuple[Dim, ...] | None, wanted: tuple[Dim, ...]) -> in
 def merge_reshapes(ctx: Context, node: ir.Node) -> Outcome:
     """Reshape, Flatten, Squeeze and Unsqueeze in a row become one Reshape, or none.
 
-    The final shape is known well enough to be written as sizes, 0 and -1; nothing else reads the value between.
+    The final shape is known well enough to be written as sizes, 0 and -1; nothing else reads the value between; what a
+    Squeeze drops is known to have length 1.
     """
     inner = inner_node(node, *_VIEWS)
     if inner is None:
         return "its input is not a Reshape, Flatten, Squeeze or Unsqueeze"
+    if not (squeezes_ones(ctx, inner) and squeezes_ones(ctx, node)):
+        return "a Squeeze refuses a dim that is not known to be 1, and a Reshape would not"
     start = inner.inputs[0]
     wanted = ctx.shape(node.outputs[0])
     if same_shape(ctx.shape(start), wanted) or _undoes(ctx, node, inner):
@@ -170,6 +173,16 @@ def target_of(ctx: Context, node: ir.Node, wanted: tuple[Dim, ...] | None, start
     if wanted is None or 0 in wanted:
         return None
     return reshape_target(ctx.shape(start), wanted, written)
+
+
+def squeezes_ones(ctx: Context, node: ir.Node) -> bool:
+    """Whether a Squeeze can only drop dims of length 1, so that it never fails; true of every other operator."""
+    if node.op_type != "Squeeze":
+        return True
+    shape, axes = ctx.shape(node.inputs[0]), _axes(ctx, node)
+    if axes is None:
+        return len(node.inputs) < 2 and "axes" not in node.attributes
+    return shape is not None and all(-len(shape) <= axis < len(shape) and shape[axis] == 1 for axis in axes)
 
 
 def _undoes(ctx: Context, node: ir.Node, inner: ir.Node) -> bool:

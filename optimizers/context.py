@@ -37,6 +37,7 @@ class Context(Known):
         self._queued: set[ir.Node] = set()
         self._names: Counter[str] = Counter()
         self._lent: set[ir.Node] = set()
+        self._owners: dict[ir.Graph, ir.Node] = {}
         for root in graphs_of(model):
             self._enter(root, root)
 
@@ -49,7 +50,15 @@ class Context(Known):
                 self._names[node.name] += 1
             self._names.update(value.name for value in node.outputs if value.name)
             for body in subgraphs_of(node):
+                self._owners[body] = node
                 self._enter(body, root)
+
+    def node_around(self, node: ir.Node, graph: ir.Graph | None) -> ir.Node | None:
+        """The node of ``graph`` that is ``node``, or has it in a body; None where it is elsewhere."""
+        current: ir.Node | None = node
+        while current is not None and current.graph is not graph:
+            current = None if current.graph is None else self._owners.get(current.graph)
+        return current
 
     # Changing
 

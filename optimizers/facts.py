@@ -8,7 +8,8 @@ declared on graph inputs is checked by the runtime at each run, so that is belie
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -98,7 +99,7 @@ class Facts:
 
     def __init__(self, tensor_of: Callable[[ir.Value], ir.TensorProtocol | None]) -> None:
         self._tensor_of = tensor_of
-        self._known: dict[ir.Value, Fact] = {}
+        self._known: MutableMapping[ir.Value, Fact] = {}
         # Sizes by the names of dims, for who wants numbers: with them, every dim that has no size here is 1.
         self.sizes: Mapping[str, int] | None = None
         self.opset_of: Callable[[ir.Node], int] = lambda _: 21
@@ -141,6 +142,13 @@ class Facts:
             if fact.content is not None and node.op_type in _ARITHMETIC and _too_large(fact.content):
                 fact = Fact(fact.dtype, fact.shape)  # an int32 would wrap here
             self._known[value] = fact
+
+    def supposing(self, supposed: Mapping[ir.Value, Fact]) -> Facts:
+        """The same facts but for some that are supposed; what is learned there is not learned here."""
+        made = Facts(self._tensor_of)
+        made._known = ChainMap(dict(supposed), self._known)
+        made.opset_of = self.opset_of
+        return made
 
     def __call__(self, value: ir.Value | None) -> Fact:
         """The fact of a value; ``Fact()`` where nothing is known."""

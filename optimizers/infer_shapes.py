@@ -289,11 +289,27 @@ def range_(facts: Facts, node: ir.Node) -> list[Fact]:
         items = range(start, limit, delta)
         content = tuple(items) if len(items) <= _MAX_CONTENT else None
         return [Fact(dtype, (len(items),), content)]
+    length = _whole_steps(facts, node)
+    if length is not None:
+        return [Fact(dtype, (length,))]
     if start == 0 and delta == 1 and limit is not None and never_negative(limit):
         return [Fact(dtype, (limit,))]
     if start is None or limit is None or delta is None:
         return [Fact(dtype, (fresh(),))]
     return [Fact(dtype, (named(f"range({start!r}, {limit!r}, {delta!r})"),))]
+
+
+def _whole_steps(facts: Facts, node: ir.Node) -> int | None:
+    """The length of a Range of constant floating-point numbers that are whole, so that nothing is rounded."""
+    tensors = [facts.tensor(value) for value in node.inputs]
+    if any(tensor is None or tensor.size != 1 or not tensor.dtype.is_floating_point() for tensor in tensors):
+        return None
+    numbers = [float(tensor.numpy().reshape(-1)[0]) for tensor in tensors if tensor is not None]
+    if any(number != int(number) or abs(number) > 2048 for number in numbers if np.isfinite(number)):
+        return None
+    if not np.isfinite(numbers).all() or not numbers[2]:
+        return None
+    return len(range(*map(int, numbers)))
 
 
 @infers("Pad")

@@ -49,7 +49,11 @@ def _quotient(a: Dim, by: int) -> Dim:
 @infers("Conv")
 def conv(facts: Facts, node: ir.Node) -> list[Fact]:
     first, weight = facts(node.inputs[0]), facts(node.inputs[1])
-    if first.shape is None or weight.shape is None or len(first.shape) != len(weight.shape) or len(first.shape) < 3:
+    if weight.shape is None or len(weight.shape) < 3:
+        return [Fact(first.dtype)]
+    if first.shape is None:  # the runtime refuses an input of another rank than the weight's
+        return [Fact(first.dtype, (fresh(), weight.shape[0], *(fresh() for _ in weight.shape[2:])))]
+    if len(first.shape) != len(weight.shape):
         return [Fact(first.dtype)]
     kernel = weight.shape[2:]
     return [Fact(first.dtype, (first.shape[0], weight.shape[0], *_windows(facts, node, kernel)))]
@@ -99,6 +103,24 @@ def global_pool(facts: Facts, node: ir.Node) -> list[Fact]:
     if first.shape is None or len(first.shape) < 2:
         return [Fact(first.dtype)]
     return [Fact(first.dtype, (*first.shape[:2], *(1 for _ in first.shape[2:])))]
+
+
+@infers("LSTM", "GRU", "RNN")
+def recurrent(facts: Facts, node: ir.Node) -> list[Fact]:
+    first, weight = facts(node.inputs[0]), facts(node.inputs[2])
+    # The runtime refuses inputs of another rank than 3.
+    shape = first.shape if first.shape is not None else (fresh(), fresh(), fresh())
+    count = 2 if node.attributes.get_string("direction", "forward") == "bidirectional" else 1
+    hidden: Dim | None = node.attributes.get_int("hidden_size", 0) or None
+    if hidden is None:
+        hidden = weight.shape[2] if weight.shape is not None and len(weight.shape) == 3 else fresh()
+    if len(shape) != 3:
+        return [Fact(first.dtype) for _ in node.outputs]
+    if node.attributes.get_int("layout", 0):
+        whole, last = (shape[0], shape[1], count, hidden), (shape[0], count, hidden)
+    else:
+        whole, last = (shape[0], count, shape[1], hidden), (count, shape[1], hidden)
+    return [Fact(first.dtype, whole), *(Fact(first.dtype, last) for _ in node.outputs[1:])]
 
 
 @infers("Resize")

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from graphkit.optimizers.activations import finish
 from graphkit.optimizers.base import Outcome, rule
-from graphkit.optimizers.chains import target_of
+from graphkit.optimizers.chains import squeezes_ones, target_of
 from graphkit.optimizers.context import Context
 from graphkit.optimizers.infer_shapes import slice_bounds
 
@@ -155,7 +155,7 @@ def push_reshape(ctx: Context, node: ir.Node) -> Outcome:
             return f"a {producer.op_type} stands between it and the Reshape before"
         between.append((producer, index))
         value = producer.inputs[index]
-    if first is None or not between:
+    if first is None or not between or not squeezes_ones(ctx, first):
         return "there is no Reshape before it with elementwise nodes between"
     target = target_of(ctx, node, ctx.shape(node.outputs[0]), first.inputs[0])
     if target is None:
@@ -210,6 +210,8 @@ def join_moves(ctx: Context, node: ir.Node) -> Outcome:
         after = ctx.shape(node.outputs[0])
         if after is None or any(ctx.shape(value) != after for value in node.inputs):
             return "the shapes after are not known to be the same"
+        if not (squeezes_ones(ctx, first) and squeezes_ones(ctx, second)):
+            return "a Squeeze refuses a dim that is not known to be 1, and a Reshape would not"
         target = target_of(ctx, first, after, first.inputs[0])
         if target is None:
             return "the shape after cannot be written as a constant"

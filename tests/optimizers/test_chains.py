@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.optimizers.conftest import run
+
 X = "g (float[N,3] x) => (float[A,B] y)"
 IMAGE = "g (float[N,3,4] x) => (float[A,B,C] y)"
 
@@ -183,3 +185,15 @@ def test_casts(prove, first, middle, last, left):
     x = {"x": np.array([0.2, 3.7, 100.25, 0, 1]).astype(dtype)}
     result = prove(graph, x)
     assert sum(node.op_type == "Cast" for node in result.graph.node) == left
+
+
+@pytest.mark.parametrize("rest", ["y = Unsqueeze(a, zero)", "y = Unsqueeze(a, one)", "b = Relu(a) y = Reshape(b, line)"])
+def test_a_squeeze_that_may_fail_stays(prove, rest):
+    """A Reshape in its place would take what Squeeze refuses."""
+    text = (
+        "g (float[3,K] x) => (float[A,B] y) <int64[1] zero = {0}, int64[1] one = {1}, int64[2] line = {1, -1}> "
+        f"{{a = Squeeze(x, one) {rest}}}"
+    )
+    made = prove(text, {"x": np.ones((3, 1), np.float32)})
+    with pytest.raises(Exception, match="Squeeze"):
+        run(made, {"x": np.ones((3, 2), np.float32)})
