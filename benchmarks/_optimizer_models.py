@@ -1,4 +1,4 @@
-"""Raw exports of PyTorch models by both of its exporters; run by ``benchmarks.optimizers`` in an environment of its own.
+"""Raw exports of PyTorch models by both of its exporters; ``benchmarks.optimizers`` runs it in its own environment.
 
     python _optimizer_models.py FOLDER
 

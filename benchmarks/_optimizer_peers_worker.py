@@ -2,8 +2,8 @@
 
     python _optimizer_peers_worker.py TOOL MODEL RESULT
 
-Prints one line of JSON: the seconds that the peer took (reading and writing of the file included, importing not), and
-what it said where it failed.
+Prints one line of JSON: the seconds of processor time that the peer took (reading and writing of the file included,
+importing not), and what it said where it failed.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ def main() -> None:
     said = ""
     with contextlib.redirect_stdout(io.StringIO()):
         run = TOOLS[name]()
-        started = time.perf_counter()
+        started = time.process_time()
         try:
             run(source, target)
         except Exception as error:  # noqa: BLE001  # whatever a peer raises is its failure
             said = f"{type(error).__name__}: {error}"[:300]
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
     print(json.dumps({"seconds": seconds, "said": said}))
 
 

@@ -74,8 +74,8 @@ def remove_ones(ctx: Context, node: ir.Node) -> Outcome:
 def remove_expand(ctx: Context, node: ir.Node) -> Outcome:
     """An Expand that broadcasting makes needless is left out.
 
-    Without it, the inputs are known to broadcast to the same shape. The same of rows that are taken by indices which are
-    expanded: they are taken once.
+    Without it, the inputs are known to broadcast to the same shape. Rows that are taken by indices which are expanded
+    are taken once.
     """
     wanted = ctx.shape(node.outputs[0])
     if wanted is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from graphkit.optimizers.activations import finish
@@ -82,7 +81,9 @@ def _places(ctx: Context, node: ir.Node, rank: int) -> range | None:
     if index is None or index.ndim != 1 or not index.size or not all(-rank <= i < rank for i in index.tolist()):
         return None
     places = [int(i) % rank for i in index.tolist()]
-    return range(places[0], places[0] + len(places)) if places == list(range(places[0], places[0] + len(places))) else None
+    return (
+        range(places[0], places[0] + len(places)) if places == list(range(places[0], places[0] + len(places))) else None
+    )
 
 
 @rule("join_shape_parts", "Concat")

@@ -47,7 +47,12 @@ def unguard_squeeze(ctx: Context, node: ir.Node) -> Outcome:
 def _only_node(body: ir.Graph, operator: str) -> ir.Node | None:
     """The node with this operator that gives out the body's only output, with nothing but constants beside it."""
     nodes = [node for node in body if node.op_type != "Constant"]
-    if len(nodes) != 1 or nodes[0].op_type != operator or nodes[0].domain != "" or list(body.outputs) != [*nodes[0].outputs]:
+    if (
+        len(nodes) != 1
+        or nodes[0].op_type != operator
+        or nodes[0].domain != ""
+        or list(body.outputs) != [*nodes[0].outputs]
+    ):
         return None
     inner = {value for node in body for value in node.outputs} | set(body.initializers.values())
     # What moves out with the node is looked up outside: its inputs have to be there.

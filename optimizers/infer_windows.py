@@ -116,6 +116,8 @@ def recurrent(facts: Facts, node: ir.Node) -> list[Fact]:
         hidden = weight.shape[2] if weight.shape is not None and len(weight.shape) == 3 else fresh()
     if len(shape) != 3:
         return [Fact(first.dtype) for _ in node.outputs]
+    whole: tuple[Dim, ...]
+    last: tuple[Dim, ...]
     if node.attributes.get_int("layout", 0):
         whole, last = (shape[0], shape[1], count, hidden), (shape[0], count, hidden)
     else:

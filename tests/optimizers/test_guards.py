@@ -7,6 +7,7 @@ import pytest
 
 from tests.optimizers.conftest import operators, run
 
+
 def _numbers(count):
     return ", ".join(f"{(n * 7 % 11 - 5) / 8}" for n in range(count))
 
@@ -43,8 +44,8 @@ CASES = {
     ),
     "the LSTM runs in a branch that need not be taken": (
         LAST.replace("(float[N,3,K] x)", "(float[N,3,K] x, bool c)")
-        + "y = If<then_branch = c1 () => (float[A,B,C] t1) {m = Unsqueeze(v, front) j, t1 = LSTM<hidden_size = 2>(m, w, r)},"
-        " else_branch = c2 () => (float[A,B,C] t2) {t2 = Relu(v)}>(c)}", 2,
+        + "y = If<then_branch = c1 () => (float[A,B,C] t1) {m = Unsqueeze(v, front) "
+        "j, t1 = LSTM<hidden_size = 2>(m, w, r)}, else_branch = c2 () => (float[A,B,C] t2) {t2 = Relu(v)}>(c)}", 2,
     ),
 }  # fmt: skip
 CASES["a Concat with a matrix"] = (
