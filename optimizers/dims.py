@@ -13,23 +13,10 @@ from graphkit.optimizers.infer_shapes import slice_bounds
 
 __all__: list[str] = []
 
-_FLOAT8: frozenset[ir.DataType] = frozenset(
-    {ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2, ir.DataType.FLOAT8E5M2FNUZ}
-)
 # The version of Shape that takes a start and an end.
 _SHAPE_PARTS = 15
-
-
-@rule("cast_like", "CastLike")
-def cast_like(ctx: Context, node: ir.Node) -> Outcome:
-    """CastLike becomes a Cast to the dtype of its second input, which it then need not read.
-
-    The dtype is known, and none of the 8-bit floats, which are rounded as an attribute says.
-    """
-    dtype = ctx.dtype(node.inputs[1])
-    if dtype is None or dtype in _FLOAT8:
-        return f"the dtype is {dtype}"
-    return finish(ctx, node, ctx.add("Cast", [node.inputs[0]], {"to": int(dtype)}, before=node)[0])
+# What a start and an end weigh in a file.
+_PART_BYTES = 32
 
 
 @rule("gather_as_vector", "Unsqueeze")
@@ -53,21 +40,35 @@ def gather_as_vector(ctx: Context, node: ir.Node) -> Outcome:
 def shape_part(ctx: Context, node: ir.Node) -> Outcome:
     """A run of dims taken from a Shape is a Shape with start and end.
 
-    From opset 15 on, of the whole shape, in order and without gaps.
+    From opset 15 on, of the whole shape, in order and without gaps; nothing that needs the whole shape reads it.
     """
     inner = inner_node(node, "Shape")
-    if inner is None or inner.attributes or ctx.opset(node) < _SHAPE_PARTS:
+    if inner is None or inner.attributes or inner.outputs[0].is_graph_output() or ctx.opset(node) < _SHAPE_PARTS:
         return "its input is not the whole Shape of a value, or the opset is older than 15"
     rank = ctx.rank(inner.inputs[0])
-    places = None if rank is None else _places(ctx, node, rank)
-    if places is None or rank is None:
-        return "it does not take a run of known dims"
-    attributes = {"start": places[0], "end": places[-1] + 1}
-    (made,) = ctx.add("Shape", [inner.inputs[0]], attributes, before=node)
-    return finish(ctx, node, made)
+    if rank is None:
+        return "the rank of the value is not known"
+    parts: list[tuple[ir.Node, range]] = []
+    for reader, index in inner.outputs[0].uses():
+        places = _places(ctx, reader, rank) if index == 0 and reader.graph is node.graph else None
+        if places is None:
+            return "something reads other than a run of known dims"
+        parts.append((reader, places))
+    growth = _PART_BYTES * (len(parts) - 1)  # of the first, what says start and end weighs less than the Shape
+    if growth > ctx.slack:
+        return "the file would grow"
+    ctx.slack -= growth
+    for reader, places in parts:
+        ends = {"start": places.start, "end": places.stop}
+        attributes = {name: item for name, item in ends.items() if item != {"start": 0, "end": rank}[name]}
+        (made,) = ctx.add("Shape", [inner.inputs[0]], attributes, before=reader)
+        finish(ctx, reader, made)
+    return True
 
 
 def _places(ctx: Context, node: ir.Node, rank: int) -> range | None:
+    if node.domain != "" or node.op_type not in ("Gather", "Slice"):
+        return None
     if node.op_type == "Slice":
         bounds = slice_bounds(ctx.facts, node, 1)
         if bounds is None or len(bounds[0]) != 1 or bounds[3] != [1]:
@@ -101,7 +102,9 @@ def join_shape_parts(ctx: Context, node: ir.Node) -> Outcome:
         part = _part(ctx, node, index)
         if part is not None and last is not None and last[0] is part[0] and last[2] == part[1]:
             part = (part[0], last[1], part[2])
-            attributes = {"start": part[1], "end": part[2]}
+            attributes = {"start": part[1]} if part[1] else {}
+            if part[2] != ctx.rank(part[0]):
+                attributes["end"] = part[2]
             (inputs[-1],) = ctx.add("Shape", [part[0]], attributes, before=node)
             done = True
         else:
