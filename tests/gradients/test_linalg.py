@@ -24,3 +24,10 @@ def test_det(n, batch):
 )
 def test_singular(x):
     check_gradients(op.Det, [x], symbolic=False)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_of_a_size_that_only_the_run_knows(n):
+    x = rng.normal(size=(2, n, n))
+    x[0, 0] = 0
+    check_gradients(op.Det, [x], order=2, symbolic=[["b", "n", "n"]])
