@@ -18,7 +18,7 @@ from graphkit import dims, dtypes, eager
 from graphkit.core import Key, Record, Tensor, as_tensor
 from graphkit.errors import GradientError
 from graphkit.gradients import reason_against, rule_for
-from graphkit.gradients.sequences import as_sequence, is_tensor
+from graphkit.gradients.lists import Spots, is_tensor, together, whole
 from graphkit.gradients.shapes import ones_like, sum_to, zeros_like
 from graphkit.gradients.table import (
     MIXING,
@@ -154,14 +154,14 @@ def pullback(
             already = found.get(key)
             found[key] = cotangent if already is None else apply1("Add", already, cotangent)
     chosen = found if wanted is None else {key: found[key] for key in wanted if key in found}
-    return {key: as_sequence(g) if isinstance(g, Pieces) else g for key, g in chosen.items()}
+    return {key: whole(g) for key, g in chosen.items()}
 
 
 def _is_empty(t: Tensor) -> bool:
     """Whether a cotangent is known to have no element."""
     if t._array is not None:
         return type(t._array) is np.ndarray and not t._array.size
-    return not isinstance(t, Pieces) and t.dims is not None and 0 in t.dims
+    return not isinstance(t, Pieces | Spots) and t.dims is not None and 0 in t.dims
 
 
 def _is_plain(t: Tensor) -> bool:
@@ -174,13 +174,10 @@ def _together(already: Tensor | None, cotangent: Tensor) -> Tensor:
     """Two cotangents of one sequence or optional."""
     if already is None:
         return cotangent
-    if not isinstance(already, Pieces) and not isinstance(cotangent, Pieces) and is_tensor(already):
+    kept = (Pieces, Spots)
+    if not isinstance(already, kept) and not isinstance(cotangent, kept) and is_tensor(already):
         return apply1("Add", already, cotangent)  # of an optional
-    if not isinstance(already, Pieces) or not isinstance(cotangent, Pieces):
-        raise GradientError("a sequence gets cotangents by two ways, one of which goes through a loop")
-    pairs = zip(already.items, cotangent.items, strict=True)
-    items = [b if a is None else a if b is None else apply1("Add", a, b) for a, b in pairs]
-    return Pieces(items, cotangent.sequence)
+    return together(already, cotangent)
 
 
 def _stay_zero(g: Tensor, cotangent: Tensor) -> Tensor:

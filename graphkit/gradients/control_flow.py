@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from graphkit import dims, dtypes, interpreter
 from graphkit.bodies import add_input, inputs_of, outputs_of, records_of, scan_attributes, set_outputs
@@ -10,6 +11,7 @@ from graphkit.body_types import type_of
 from graphkit.core import Key, Record, Tensor
 from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries
+from graphkit.gradients.lists import is_sequence, together, whole, zeros_of
 from graphkit.gradients.reverse import Reverse, ReverseBranch, ReverseLoop, ReverseScan, add_output
 from graphkit.gradients.reverse_pass import body, current_graph, leading, own_record, pull, reached
 from graphkit.gradients.shapes import constant, static_value, zeros_like
@@ -52,6 +54,7 @@ def if_(r: Record, *gs: Tensor | None) -> Entries:
     wanted = captured.values()
     branches = [body(own, name) for name in ("then_branch", "else_branch")]
     outputs = [outputs_of(b) for b in branches]
+    gs = tuple(None if g is None else whole(g) for g in gs)
     reverse, found = [], []
     for n, forward in enumerate(branches):
         bodies = ReverseBranch(forward, branches[1 - n], own, current_graph())
@@ -65,10 +68,15 @@ def if_(r: Record, *gs: Tensor | None) -> Entries:
         return (None,)
     for bodies, results in zip(reverse, found, strict=True):
         with interpreter.using(bodies):
-            set_outputs(bodies, [results[t.key] if t.key in results else zeros_like(t) for t in targets])
+            set_outputs(bodies, [results[t.key] if t.key in results else _nothing_of(t) for t in targets])
     attributes = {"then_branch": reverse[0].graph, "else_branch": reverse[1].graph}
     made = apply("If", (r.inputs[0],), attributes, len(targets))
     return tuple(captured.entries({t.key: g for t, g in zip(targets, made, strict=True)}))
+
+
+def _nothing_of(t: Tensor) -> Tensor:
+    """The cotangent of a value that nothing came back to."""
+    return zeros_of(t) if is_sequence(t) else zeros_like(t)
 
 
 class _Plan:
@@ -95,8 +103,7 @@ class _Plan:
         self.records = list(records_of(forward))
         self.states, self.results = states, results
         stacked = [y for y, g in zip(results[n:], gs[n:], strict=False) if g is not None]
-        sequences = [k for k in range(n) if type_of(states[k]).proto is not None]
-        floating = [k for k in range(n) if dtypes.is_float(states[k].dtype) and k not in sequences]
+        floating = [k for k in range(n) if dtypes.is_float(states[k].dtype)]
         down = {k for k in floating if gs[k] is not None}
         while True:
             live = reached(self.records, [*(results[k] for k in down), *stacked])
@@ -104,11 +111,6 @@ class _Plan:
             if more == down:
                 break
             down = more
-        if any(gs[k] is not None or states[k].key in live for k in sequences):
-            raise GradientError(
-                f"the gradient of {r.describe()} would have to flow through a sequence that it carries from iteration "
-                "to iteration; gather the elements as a scan output instead"
-            )
         self.captured = _Captured(r, own)
         captured = [t for t in self.captured.values() if t.key in live]
         up = {k for k in floating if r.wanted(first + k)}
@@ -122,19 +124,23 @@ class _Plan:
         self.carried = sorted(down & up)
         self.sums = captured
         self.elements = [t for t in elements if t.key in live]
-        self.steady = all(dims.same_dims(states[k].dims, results[k].dims) for k in self.carried)
+        self.describe = r.describe
+        self.steady = all(
+            dims.same_dims(states[k].dims, results[k].dims) for k in self.carried if not is_sequence(states[k])
+        )
 
     def start(self, gs: Sequence[Tensor | None], finals: Sequence[Tensor]) -> list[Tensor]:
         """The cotangents of the final states, and sums of nothing yet."""
         first = []
         for k in self.carried:
             g = gs[k]
-            first.append(g if g is not None else zeros_like(finals[k]))
-        return first + [zeros_like(t) for t in self.sums]
+            first.append(whole(g) if g is not None else _nothing_of(finals[k]))
+        return first + [_nothing_of(t) for t in self.sums]
 
     def add_inputs(self, reverse: Reverse, values: Sequence[Tensor]) -> list[Tensor]:
         known = [self.states[k].dims for k in self.carried] + [t.dims for t in self.sums]
-        return [add_input(reverse, "cotangent", Type(v.dtype, None), d) for v, d in zip(values, known, strict=True)]
+        types = [type_of(v) if is_sequence(v) else Type(v.dtype, None) for v in values]
+        return [add_input(reverse, "cotangent", t, d) for t, d in zip(types, known, strict=True)]
 
     def step(
         self, given: Sequence[Tensor], stacked: Sequence[tuple[Tensor, Tensor]]
@@ -146,10 +152,20 @@ class _Plan:
         found = pull(self.records, [*pairs, *stacked], wanted)
         after = []
         for k, g in zip(self.carried, given[:n], strict=True):
-            key = self.states[k].key
-            after.append(found[key] if key in found else zeros_like(g if self.steady else self.states[k]))
+            state = self.states[k]
+            if state.key in found:
+                after.append(found[state.key])
+            elif is_sequence(state):
+                raise GradientError(
+                    f"the gradient of {self.describe()} needs the length that the sequence '{state.name}' has in every "
+                    "iteration, since each begins another; gather the elements as a scan output instead"
+                )
+            else:
+                after.append(zeros_like(g if self.steady else state))
         for t, total in zip(self.sums, given[n:], strict=True):
-            after.append(apply1("Add", total, found[t.key]) if t.key in found else total)
+            if t.key in found:
+                total = (together if is_sequence(t) else partial(apply1, "Add"))(total, found[t.key])
+            after.append(total)
         return after, [found[t.key] if t.key in found else zeros_like(t) for t in self.elements]
 
     def answer(self, made: Sequence[Tensor], first: int) -> list[Tensor | None]:

@@ -7,7 +7,7 @@ stacked over the iterations. So exactly what the gradient needs is kept, and not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -17,6 +17,8 @@ from graphkit.body_types import BODIES, keep, without
 from graphkit.conversion import constant_array
 from graphkit.core import Key, Record, Tensor, as_tensor
 from graphkit.dims import Dims
+from graphkit.errors import GradientError
+from graphkit.gradients.lists import is_sequence
 from graphkit.graph import Graph
 from graphkit.inference import Type
 from graphkit.interpreter import Attributes
@@ -83,10 +85,20 @@ class Reverse(Graph):
     ) -> tuple[Tensor, ...]:
         first = inputs[0] if inputs else None
         own = first is not None and first.value is not None and first.value.graph is self.forward.graph
-        if first is not None and own and first.graph is self.forward and op in ("Shape", "Size"):
-            # a few integers are saved, not the tensor itself
-            return self.forward.apply(op, (first,), attributes, 1, domain)
+        if first is not None and own and first.graph is self.forward:
+            if op in ("Shape", "Size", "SequenceLength"):  # a few integers are saved, not the tensor itself
+                return self.forward.apply(op, (first,), attributes, 1, domain)
+            place = inputs[1] if op == "SequenceAt" else None
+            if place is not None and place.graph in (None, *self._around_forward()):
+                return self.forward.apply(op, (first, place), attributes, 1, domain)
         return super().apply(op, inputs, attributes, outputs, domain)
+
+    def _around_forward(self) -> Iterator[Graph]:
+        """The forward body and the graphs around it, whose values it sees."""
+        graph: Graph | None = self.forward
+        while graph is not None:
+            yield graph
+            graph = graph.parent
 
     def _made_again(self, t: Tensor) -> bool:
         """Whether to compute a value of the forward body once more instead of saving it.
@@ -100,7 +112,7 @@ class Reverse(Graph):
             return False
         if record.op not in BODIES and self._is_fixed(t.value):
             return True
-        return not self.is_steady(t)
+        return not self.is_steady(t) and not any(i is not None and is_sequence(i) for i in record.inputs)
 
     def is_steady(self, t: Tensor) -> bool:
         """Whether the value has one shape in all iterations."""
@@ -166,6 +178,7 @@ class ReverseBranch(Reverse):
         self.other = other
 
     def read_saved(self, t: Tensor) -> Tensor:
+        _refuse_sequence(self.record, t)
         saved = add_output(self.record, self.forward, t, Type(t.dtype, unnamed(t.dims)))
         empty = self.other.apply("Constant", (), {"value": false_like_empty(t.dtype, t.rank)}, 1, "")[0]
         assert empty.value is not None
@@ -176,7 +189,7 @@ class ReverseBranch(Reverse):
     def cotangent(self, g: Tensor, y: Tensor) -> Tensor:
         """The cotangent of an output of the branch: of the output's dims in here, whatever the other branch's are."""
         outer = self.capture(g)
-        return outer if y.dims is None or outer.value is None else self.seen_here(outer, y.dims)
+        return outer if y.dims is None or outer.value is None or is_sequence(y) else self.seen_here(outer, y.dims)
 
 
 class ReverseLoop(Reverse):
@@ -193,7 +206,8 @@ class ReverseLoop(Reverse):
         self._sequences: dict[Key, Tensor] = {}
 
     def read_saved(self, t: Tensor) -> Tensor:
-        if t.value is not None and t.value.is_graph_input() and not self.is_steady(t):
+        _refuse_sequence(self.record, t)
+        if t.value is not None and not self.is_steady(t) and not draws(t.record):
             return self._changing(t)
         return self.row(add_output(self.record, self.forward, t, _stack_type(t)), t.dims)
 
@@ -204,27 +218,32 @@ class ReverseLoop(Reverse):
         return part
 
     def _changing(self, t: Tensor) -> Tensor:
-        """A state that has another shape in every iteration: kept in a sequence, by a second run of the loop."""
-        if not self._sequences:
-            states = inputs_of(self.forward)[2:]
-            places = [k for k, s in enumerate(states) if not self.is_steady(s)]
+        """A value that has another shape in every iteration: kept in a sequence, by a second run of the loop."""
+        if t.key not in self._sequences:
+            if draws(self.record):
+                raise GradientError(
+                    f"the gradient of {self.record.describe()} would have to run it once more, to keep '{t.name}', "
+                    "whose shape may change from iteration to iteration; but it draws at random, and would draw others"
+                )
+            values = [t.value for t in inputs_of(self.forward)[2:] if not (self.is_steady(t) or is_sequence(t))]
+            if t.value not in values:
+                values = [t.value]
             assert self.parent is not None
             with interpreter.using(self.parent):
-                made = self._collect(len(states), places)
-            self._sequences = {states[k].key: sequence for k, sequence in zip(places, made, strict=True)}
+                made = self._collect([v for v in values if v is not None])
+            for value, sequence in zip(values, made, strict=True):
+                self._sequences[self.forward.tensor(value).key] = sequence  # type: ignore[arg-type]  # states have values
         part = self.apply("SequenceAt", (self._sequences[t.key], self.index), None, 1, "")[0]
         self.declare(part, t.dims)
         return part
 
-    def _collect(self, n: int, places: Sequence[int]) -> Sequence[Tensor]:
+    def _collect(self, values: Sequence[ir.Value]) -> Sequence[Tensor]:
         r = self.record
         count = len(r.inputs) - r.captured
+        n = count - 2
         body = self.forward.graph
         empty = [
-            interpreter.apply1(
-                "SequenceEmpty", dtype=dtypes.to_onnx(dtypes.as_dtype(inputs_of(self.forward)[2 + k].dtype))
-            )
-            for k in places
+            interpreter.apply1("SequenceEmpty", dtype=dtypes.to_onnx(self.forward.tensor(v).dtype)) for v in values
         ]
 
         def step(i: Tensor, going: Tensor, *given: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
@@ -233,8 +252,8 @@ class ReverseLoop(Reverse):
             }
             made = run_body(body, (i, going, *given[:n]), env)
             longer = [
-                interpreter.apply1("SequenceInsert", sequence, given[k])
-                for k, sequence in zip(places, given[n:], strict=True)
+                interpreter.apply1("SequenceInsert", sequence, env[v])
+                for v, sequence in zip(values, given[n:], strict=True)
             ]
             return made[0], [*made[1 : 1 + n], *longer], []
 
@@ -281,8 +300,18 @@ class ReverseScan(Reverse):
         return self.input("element", like.dtype, like.dims if like.dims is not None else without(outer.dims, axis))
 
 
-def draws(record: Record) -> bool:
+def _refuse_sequence(record: Record, t: Tensor) -> None:
+    if is_sequence(t):
+        raise GradientError(
+            f"the gradient of {record.describe()} would have to keep the sequence '{t.name}' as it is each time the "
+            "body runs, and sequences cannot be stacked; gather the elements as a scan output instead"
+        )
+
+
+def draws(record: Record | None) -> bool:
     """Whether the operator draws at random, so that doing it again would give something else."""
+    if record is None:
+        return False
     if record.op in _RANDOM:
         return True
     bodies = [a for a in record.attributes.values() if isinstance(a, ir.Graph)]

@@ -1,27 +1,20 @@
-"""Sequences and optionals.
-
-The cotangent of a sequence is one cotangent an element. It is kept as ``Pieces``, a list that is only made a sequence
-of the graph where somebody asks for it, so that twelve SequenceAt of one sequence cost no more than twelve outputs of a
-Split would. That needs the number of elements before the graph runs; where only the run knows it, the gradient is
-refused by name.
-"""
+"""Sequences and optionals. How their cotangents are kept is said in ``lists``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from graphkit import dtypes
-from graphkit.absent import Absent
-from graphkit.bodies import run_body
+from graphkit.bodies import make_loop, run_body
 from graphkit.core import Record, Tensor
 from graphkit.dims import same_dims
 from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries, as_mask
-from graphkit.gradients.shapes import constant, rank_of, static_ints, sum_to, zeros_like
+from graphkit.gradients.lists import Spots, is_sequence, place_in, whole
+from graphkit.gradients.shapes import constant, rank_of, shaped_like, static_ints, sum_to, zeros_like
 from graphkit.gradients.table import Pieces, gradient, vjp
 from graphkit.interpreter import apply, apply1
 from graphkit.methods import constant_ints
@@ -65,24 +58,18 @@ def _split_count(r: Record) -> int | None:
     return -(-extent // size[0]) if size and isinstance(extent, int) else None
 
 
-def _count(r: Record, t: Tensor | None) -> int:
-    found = length_of(t)
-    if found is None:
-        raise GradientError(
-            f"the gradient of {r.describe()} needs to know how many elements its sequence has, which only the run does"
-        )
-    return found
-
-
-def _items(r: Record, g: Tensor, sequence: Tensor | None) -> Items:
+def _items(g: Tensor, count: int) -> Items:
     """A sequence's cotangent element by element."""
     if isinstance(g, Pieces):
         return list(g.items)
-    return [apply1("SequenceAt", g, constant(n, dtypes.INT64)) for n in range(_count(r, sequence))]
+    full = whole(g)
+    return [apply1("SequenceAt", full, constant(n, dtypes.INT64)) for n in range(count)]
 
 
-def _place(r: Record, position: Tensor | None, count: int, default: int) -> int | None:
+def _place(position: Tensor | None, count: int | None, default: int) -> int | None:
     """Where an operator points in a sequence of ``count`` elements, None where only the run knows."""
+    if count is None:
+        return None
     if position is None:
         return default
     known = static_ints(position)
@@ -91,57 +78,80 @@ def _place(r: Record, position: Tensor | None, count: int, default: int) -> int 
 
 @gradient("SequenceConstruct")
 def sequence_construct(r: Record, g: Tensor) -> Entries:
-    return tuple(_items(r, g, r.outputs[0]))
+    return tuple(_items(g, len(r.inputs)))
 
 
 @gradient("SequenceAt", selects=True)
 def sequence_at(r: Record, g: Tensor) -> Entries:
     sequence, position = r.inputs
     assert sequence is not None and position is not None
-    count = _count(r, sequence)
-    place = _place(r, position, count, 0)
+    count = length_of(sequence)
+    place = _place(position, count, 0)
+    if count is None:
+        return (Spots([(position, g)], sequence),)
     if place is not None:
         return (Pieces([g if n == place else None for n in range(count)], sequence),)
     elements = [apply1("SequenceAt", sequence, constant(n, dtypes.INT64)) for n in range(count)]
     if not all(same_dims(e.dims, g.dims) for e in elements):
-        raise GradientError(f"the gradient of {r.describe()}, whose place only the run knows, needs equal shapes")
-    wide = position.astype(dtypes.INT64)
-    negative = apply1("Less", wide, constant(0, dtypes.INT64)).astype(dtypes.INT64)
-    wrapped = apply1("Add", wide, apply1("Mul", negative, constant(count, dtypes.INT64)))
+        return (Spots([(position, g)], sequence),)
+    wrapped = place_in(sequence, position)
     masks = [as_mask(apply1("Equal", wrapped, constant(n, dtypes.INT64)), g) for n in range(count)]
     return (Pieces([apply1("Mul", g, mask) for mask in masks], sequence),)
 
 
 @gradient("SequenceInsert")
 def sequence_insert(r: Record, g: Tensor) -> Entries:
-    sequence, position = r.inputs[0], r.input(2)
-    assert sequence is not None
-    count = _count(r, sequence)
-    place = _place(r, position, count, count)
-    if place is None:
-        raise GradientError(f"the gradient of {r.describe()} needs a place that is known before it runs")
-    items = _items(r, g, r.outputs[0])
-    return Pieces(items[:place] + items[place + 1 :], sequence), items[place]
+    sequence, added, position = r.inputs[0], r.inputs[1], r.input(2)
+    assert sequence is not None and added is not None
+    count = length_of(sequence)
+    place = _place(position, count, count or 0)
+    if count is not None and place is not None:
+        items = _items(g, count + 1)
+        return Pieces(items[:place] + items[place + 1 :], sequence), items[place]
+    full = whole(g)
+    if position is None:  # behind all others
+        there = constant(-1, dtypes.INT64)
+    else:
+        one = constant(1, dtypes.INT64)
+        wide = position.astype(dtypes.INT64)  # from the end it counts the elements that there were before
+        negative = apply1("Less", wide, constant(0, dtypes.INT64))
+        there = apply1("Where", negative, apply1("Sub", wide, one), wide)
+    return apply1("SequenceErase", full, there), shaped_like(apply1("SequenceAt", full, there), added)
 
 
 @gradient("SequenceErase", selects=True)
 def sequence_erase(r: Record, g: Tensor) -> Entries:
     sequence, position = r.inputs[0], r.input(1)
     assert sequence is not None
-    count = _count(r, sequence)
-    place = _place(r, position, count, count - 1)
-    if place is None:
-        raise GradientError(f"the gradient of {r.describe()} needs a place that is known before it runs")
-    items = _items(r, g, r.outputs[0])
-    return (Pieces([*items[:place], None, *items[place:]], sequence),)
+    count = length_of(sequence)
+    place = _place(position, count, (count or 0) - 1)
+    if count is not None and place is not None:
+        items = _items(g, count - 1)
+        return (Pieces([*items[:place], None, *items[place:]], sequence),)
+    full = whole(g)
+    there = position if position is not None else constant(-1, dtypes.INT64)
+    nothing = zeros_like(apply1("SequenceAt", sequence, there))
+    if position is None:
+        return (apply1("SequenceInsert", full, nothing),)
+    wide = position.astype(dtypes.INT64)
+    length = apply1("Add", apply1("SequenceLength", full), constant(1, dtypes.INT64))
+    from_front = apply1("Where", apply1("Less", wide, constant(0, dtypes.INT64)), apply1("Add", wide, length), wide)
+    return (apply1("SequenceInsert", full, nothing, from_front),)
 
 
 @gradient("SplitToSequence", selects=True)
 def split_to_sequence(r: Record, g: Tensor) -> Tensor:
     x = r.inputs[0]
-    axis = int(r.attribute("axis", 0)) % rank_of(r, x)
+    axis = int(r.attribute("axis", 0))
+    if axis < 0:
+        axis %= rank_of(r, x)
     (y,) = r.outputs
-    items = _items(r, g, y)
+    count = length_of(y)
+    if count is None:
+        alone = r.input(1) is None and not int(r.attribute("keepdims", 1))
+        joined = apply1("ConcatFromSequence", whole(g), axis=axis, new_axis=int(alone))
+        return shaped_like(joined, x) if x is not None else joined
+    items = _items(g, count)
     parts = [zeros_like(apply1("SequenceAt", y, constant(n, dtypes.INT64))) if p is None else p
              for n, p in enumerate(items)]  # fmt: skip
     if r.input(1) is None and not int(r.attribute("keepdims", 1)):
@@ -153,9 +163,12 @@ def split_to_sequence(r: Record, g: Tensor) -> Tensor:
 def concat_from_sequence(r: Record, g: Tensor) -> Entries:
     sequence = r.inputs[0]
     assert sequence is not None
-    rank, axis = rank_of(r, r.outputs[0]), int(r.attribute("axis"))
-    axis %= rank
-    count = _count(r, sequence)
+    axis = int(r.attribute("axis"))
+    if axis < 0:
+        axis %= rank_of(r, r.outputs[0])
+    count = length_of(sequence)
+    if count is None:
+        return (_split_again(r, g, sequence, axis),)
     if int(r.attribute("new_axis", 0)):
         places = [constant(n, dtypes.INT64) for n in range(count)]
         return (Pieces([apply1("Gather", g, n, axis=axis) for n in places], sequence),)
@@ -165,6 +178,19 @@ def concat_from_sequence(r: Record, g: Tensor) -> Entries:
         return (Pieces([g], sequence),)
     parts = apply("Split", (g, apply1("Concat", *lengths, axis=0)), {"axis": axis}, outputs=count)
     return (Pieces(list(parts), sequence),)
+
+
+def _split_again(r: Record, g: Tensor, sequence: Tensor, axis: int) -> Tensor:
+    """A concatenation's cotangent cut where its parts meet; how many there are only the run knows."""
+    if int(r.attribute("new_axis", 0)):
+        return apply1("SplitToSequence", g, axis=axis, keepdims=0)
+
+    def step(i: Tensor, _: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
+        extent = apply1("Shape", apply1("SequenceAt", sequence, i), start=axis, end=axis + 1)
+        return None, [], [apply1("Reshape", extent, constant_ints([]))]
+
+    extents = make_loop(apply1("SequenceLength", sequence), None, [], step)[0]
+    return apply1("SplitToSequence", g, extents, axis=axis)
 
 
 @gradient("Optional", "OptionalGetElement")
@@ -179,31 +205,22 @@ def sequence_map(r: Record, *gs: Tensor | None) -> Entries:
     body: Any = r.attributes["body"]
     if not isinstance(body, ir.Graph):
         raise GradientError(f"the gradient of {r.describe()} needs a graph: load the model, or trace the function")
-    count = _count(r, r.inputs[0])
     own = len(r.inputs) - r.captured
     outer = [t for t in r.inputs[own:] if t is not None]
+    count = length_of(r.inputs[0])
+    if count is None:
+        return _map_back(r, body, [t for t in r.inputs[:own] if t is not None], outer, gs)
     results: list[Items] = [[None] * count for _ in range(own)]
     captured: Items = [None] * len(outer)
     for n in range(count):
-        given = [_element(t, n) for t in r.inputs[:own]]
-        pieces = [None if g is None else _items(r, g, y)[n] for g, y in zip(gs, r.outputs, strict=False)]
+        given = [_element(t, constant(n, dtypes.INT64)) for t in r.inputs[:own]]
+        pieces = [None if g is None else _items(g, count)[n] for g in gs]
         if all(p is None for p in pieces):
             continue
-        floating = [m for m, t in enumerate([*given, *outer]) if dtypes.is_float(t.dtype)]
-
-        def outputs(*changed: Tensor) -> list[Tensor]:
-            values = [*given, *outer]  # noqa: B023  # called within the iteration
-            for m, t in zip(floating, changed, strict=True):  # noqa: B023
-                values[m] = t
-            env: dict[ir.Value, Tensor | None] = {
-                o.value: v for o, v in zip(outer, values[own:], strict=True) if o.value is not None
-            }
-            made = run_body(body, values[:own], env)
-            return [y for y, p in zip(made, pieces, strict=False) if p is not None]  # noqa: B023
-
-        _, pull = vjp(outputs, *[[*given, *outer][m] for m in floating])
-        found = pull([p for p in pieces if p is not None])
-        for m, cotangent in zip(floating, found, strict=True):
+        found = _pulled(body, given, outer, pieces)
+        for m, cotangent in enumerate(found):
+            if cotangent is None:
+                continue
             if m < own:
                 results[m][n] = cotangent
             else:
@@ -216,9 +233,68 @@ def sequence_map(r: Record, *gs: Tensor | None) -> Entries:
     return (*entries, *captured)
 
 
-def _element(t: Tensor | None, n: int) -> Tensor:
+def _map_back(
+    r: Record, body: ir.Graph, inputs: Sequence[Tensor], outer: Sequence[Tensor], gs: Sequence[Tensor | None]
+) -> Entries:
+    """The same in a Loop, where only the run knows how many elements there are."""
+    own = len(inputs)
+    operands = [*inputs, *outer]
+    wanted = [n for n, t in enumerate(operands) if r.wanted(n) and dtypes.is_float(t.dtype)]
+    fulls = [None if g is None else whole(g) for g in gs]
+    starts = [
+        apply1("SequenceEmpty", dtype=dtypes.to_onnx(operands[n].dtype)) if n < own and is_sequence(operands[n])
+        else zeros_like(operands[n])
+        for n in wanted
+    ]  # fmt: skip
+
+    def step(i: Tensor, _: Tensor, *states: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
+        given = [_element(t, i) for t in inputs]
+        pieces = [None if g is None else apply1("SequenceAt", g, i) for g in fulls]
+        found = _pulled(body, given, outer, pieces)
+        after = []
+        for n, state in zip(wanted, states, strict=True):
+            part = found[n]
+            if n < own and is_sequence(operands[n]):
+                after.append(apply1("SequenceInsert", state, zeros_like(given[n]) if part is None else part))
+            else:
+                after.append(state if part is None else shaped_like(apply1("Add", state, part), state))
+        return None, after, []
+
+    made = make_loop(apply1("SequenceLength", inputs[0]), None, starts, step)
+    entries: list[Tensor | None] = [None] * len(operands)
+    for n, t in zip(wanted, made, strict=True):
+        entries[n] = t
+    return tuple(entries)
+
+
+def _pulled(
+    body: ir.Graph, given: Sequence[Tensor], outer: Sequence[Tensor], pieces: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """The reverse pass over the body of one element: the cotangents of its inputs and of what it captures."""
+    operands = [*given, *outer]
+    floating = [m for m, t in enumerate(operands) if dtypes.is_float(t.dtype)]
+
+    def outputs(*changed: Tensor) -> list[Tensor]:
+        values = list(operands)
+        for m, t in zip(floating, changed, strict=True):
+            values[m] = t
+        inner = values[len(given) :]
+        env: dict[ir.Value, Tensor | None] = {
+            o.value: v for o, v in zip(outer, inner, strict=True) if o.value is not None
+        }
+        made = run_body(body, values[: len(given)], env)
+        return [y for y, p in zip(made, pieces, strict=False) if p is not None]
+
+    _, pull = vjp(outputs, *[operands[m] for m in floating])
+    found: list[Tensor | None] = [None] * len(operands)
+    for m, cotangent in zip(floating, pull([p for p in pieces if p is not None]), strict=True):
+        found[m] = cotangent
+    return found
+
+
+def _element(t: Tensor | None, place: Tensor) -> Tensor:
     assert t is not None
-    return apply1("SequenceAt", t, constant(n, dtypes.INT64)) if is_sequence(t) else t
+    return apply1("SequenceAt", t, place) if is_sequence(t) else t
 
 
 def _total(items: Sequence[Tensor | None], t: Tensor) -> Tensor | None:
@@ -227,25 +303,3 @@ def _total(items: Sequence[Tensor | None], t: Tensor) -> Tensor | None:
         if item is not None:
             total = item if total is None else apply1("Add", total, item)
     return None if total is None else sum_to(total, t)
-
-
-def is_sequence(t: Tensor) -> bool:
-    if t.graph is not None and t.value is not None:
-        proto = t.graph.type_of(t.value).proto
-        return proto is not None and proto.WhichOneof("value") == "sequence_type"
-    return not isinstance(t._array, np.ndarray | Absent)
-
-
-def is_tensor(t: Tensor) -> bool:
-    """Whether the value is neither a sequence nor an optional."""
-    if t.graph is not None and t.value is not None:
-        proto = t.graph.type_of(t.value).proto
-        return proto is None or proto.WhichOneof("value") == "tensor_type"
-    return isinstance(t._array, np.ndarray | Absent)
-
-
-def as_sequence(g: Pieces) -> Tensor:
-    """The pieces as a sequence of the graph, zeros where nothing came back."""
-    items = [zeros_like(apply1("SequenceAt", g.sequence, constant(n, dtypes.INT64))) if p is None else p
-             for n, p in enumerate(g.items)]  # fmt: skip
-    return apply1("SequenceConstruct", *items)

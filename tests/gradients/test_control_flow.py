@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import graphkit as gk
-from graphkit.errors import GradientError
 from graphkit.runtime import run
 from graphkit.testing import check_gradients
 from tests.gradients.models import check_model, gradient_model, model_of
@@ -305,17 +304,3 @@ def test_a_stopped_gradient_stays_stopped_in_a_loop_that_is_run_again():
         return gk.scan(lambda h, x: (gk.scan(inner, h, gk.op.Unsqueeze(x, [1]))[0], h), w, xs)[1]
 
     check_gradients(f, [W, TIMES], numeric=False)
-
-
-def test_a_sequence_that_is_carried():
-    text = """g (double[3] x, int64 n) => (double loss) {
-      empty = SequenceEmpty<dtype = 11>()
-      s = Loop<body = b (int64 i, bool ci, seq(double[3]) si) => (bool co, seq(double[3]) so) {
-        co = Identity(ci) t = Sin(x) so = SequenceInsert(si, t)
-      }>(n, "", empty)
-      place = Constant<value = int64 {0}>()
-      all = SequenceAt(s, place)
-      loss = ReduceSum<keepdims = 0>(all)
-    }"""
-    with pytest.raises(GradientError, match="sequence"):
-        gradient_model(model_of(text), ["x"])
