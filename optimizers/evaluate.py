@@ -46,7 +46,7 @@ def run_in_time(
     timer.daemon = True
     timer.start()
     try:
-        arrays: list[Any] = session.run(names, dict(feeds), options)
+        arrays = list(session.run(names, dict(feeds), options))
     except Exception as error:
         if stopped.is_set():
             raise TimeoutError(f"it did not end within {seconds:.0f} seconds") from error
