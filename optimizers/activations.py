@@ -55,8 +55,8 @@ def _clip(ctx: Context, node: ir.Node, source: ir.Value | None, low: float, high
     largest = _LARGEST.get(dtype or ir.DataType.UNDEFINED, 0.0)
     if low == 0 and high == math.inf:
         return ctx.add("Relu", [source], before=node)[0]
-    if math.isinf(low) or math.isinf(high) or dtype is None:
-        return None
+    if math.isinf(low) or math.isinf(high) or dtype is None or (dtype != _FLOAT and ctx.opset(node) < 12):
+        return None  # before opset 12 the runtime clips float32 only
     if ctx.opset(node) < 11:
         attributes = {name: number for name, number in (("min", low), ("max", high)) if abs(number) != largest}
         return ctx.add("Clip", [source], attributes, before=node)[0]

@@ -173,6 +173,7 @@ CASES = [
     case("old_one_hot_axis", "g (int64[2] x) => (float[A,B] y) <int64 d = {3}, float[2] v = {0,1}> {y = OneHot<axis=0>(x, d, v)}", {"x": np.array([2, -1])}, opset=9),
     case("old_top_k", "g (float[4] x) => (float[2] y, int64[2] i) {a = Identity(x) y, i = TopK<k=2>(a)}", {"x": f32(3, 1, 4, 2)}, opset=7),
     # Types without kernels, and spectra
+    case("old_clip_of_doubles", "g (double[N] x) => (double[N] y) <double p = {-1}, double q = {1}> {a = Max(x, p) y = Min(a, q)}", {"x": np.array([-2, 0.5, 3])}, opset=11),
     case("complex_spectrum", "g (float[1,8,1] x) => (float[A,B,C] y) <int64 a = {1}> {d = DFT(x, , a) y = Neg(d)}", {"x": normal(1, 8, 1)}, opset=20, tolerance=1e-5),
     case("bfloat_sum", model([node("Identity", ["x"], ["a"]), node("Add", ["a", "a"], ["y"])], [value("x", ["N"], TensorProto.BFLOAT16)], [value("y", ["N"], TensorProto.BFLOAT16)]), loads=False, gone="Identity"),
     case("half_layers", "g (float16[N,2] x) => (float16[N,2] y) <float16[2,2] w = {1,2,3,4}, float16[2] b = {1,2}> {a = MatMul(x, w) c = Add(a, b) y = Relu(c)}", {"x": normal(2, 2, dtype=np.float16)}, tolerance=2e-3),
