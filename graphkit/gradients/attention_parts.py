@@ -15,7 +15,7 @@ from graphkit.gradients.elementwise import number
 from graphkit.gradients.shapes import constant
 from graphkit.interpreter import apply, apply1
 from graphkit.methods import constant_ints
-from graphkit.operands import extent, length
+from graphkit.operands import extent, extents, joined_shape, length
 
 INT64 = dtypes.INT64
 
@@ -77,6 +77,13 @@ def causal_bias(queries: Tensor, keys: Tensor, offset: Tensor | None, like: Tens
     return apply1("Trilu", full.astype("float32"), first, upper=1).astype(like.dtype)
 
 
+def gathered_rows(x: Tensor, index: Tensor) -> Tensor:
+    """Rows of [B, heads, L, D] by their places among all B L rows, [B, P]: [B, heads, P, D]."""
+    turned = apply1("Transpose", x, perm=[0, 2, 1, 3])
+    flat = apply1("Reshape", turned, joined_shape([-1], extents(x, 1, 2), extents(x, 3, 4)))
+    return apply1("Transpose", apply1("Gather", flat, index, axis=0), perm=[0, 2, 1, 3])
+
+
 @dataclass
 class Attended:
     """What attention gives: the result [B, H, S, D], and the scores at each stage [B, H, S, T]."""
@@ -98,6 +105,7 @@ def attend(
     softcap: float = 0.0,
     precision: dtypes.DType | None = None,
     alive: Tensor | None = None,
+    sink: Tensor | None = None,
 ) -> Attended:
     """softmax(scale q k^T + bias) v, for q [B, H, S, D], k [B, K, T, D] and v [B, K, T, E], K dividing H.
 
@@ -108,6 +116,7 @@ def attend(
         softcap: limits the scores to this by a tanh; 0 for no limit.
         precision: the dtype of the softmax, if it is not that of the scores.
         alive: 1 where a query attends to any key, 0 elsewhere; broadcasts to [B, H, S, 1].
+        sink: the score of a key more, whose value is 0: it takes weight from the others; broadcasts to [B, H, S, 1].
     """
     queries, groups = extent(q, 1), extent(k, 1)
     if queries != groups and not (isinstance(queries, int) and isinstance(groups, int)):
@@ -134,6 +143,9 @@ def attend(
     biased = capped if bias is None else apply1("Add", capped, bias)
     wide = biased if precision is None else biased.astype(precision)
     weights = apply1("Softmax", wide, axis=-1).astype(q.dtype)
+    if sink is not None:  # exp(x) / (sum exp + exp(s)) is the softmax times sigmoid(log sum exp - s)
+        together = apply1("ReduceLogSumExp", biased, constant_ints([-1]), keepdims=1)
+        weights = apply1("Mul", weights, apply1("Sigmoid", apply1("Sub", together, sink)))
     if alive is not None:
         weights = apply1("Mul", weights, alive)
     held = apply1("Reshape", weights, constant_ints([0, int(groups or 0), -1, 0])) if grouped else weights

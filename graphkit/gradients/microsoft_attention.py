@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
+from graphkit import dims
 from graphkit.core import Tensor
 from graphkit.errors import GradientError
 from graphkit.gradients.attention_parts import (
@@ -12,6 +15,7 @@ from graphkit.gradients.attention_parts import (
     attend,
     bias_where_not,
     causal_bias,
+    gathered_rows,
     heads_first,
     heads_last,
     positions,
@@ -23,7 +27,7 @@ from graphkit.gradients.lowered import Call, lowering
 from graphkit.gradients.shapes import constant
 from graphkit.interpreter import apply, apply1
 from graphkit.methods import constant_ints
-from graphkit.operands import length
+from graphkit.operands import extent, extents, joined_shape, length
 
 DOMAIN: Final = "com.microsoft"
 
@@ -37,15 +41,13 @@ def _index(x: Tensor, axis: int, place: int) -> Tensor:
     return apply1("Gather", x, constant(place, INT64), axis=axis)
 
 
-def _padding(c: Call, mask: Tensor | None, keys: Tensor, like: Tensor) -> Tensor | None:
-    """A bias for the padding: int32 lengths [B], or 0 and 1 as [B, T], [B, S, T] or [B, 1, S, T]."""
+def _padding(c: Call, mask: Tensor | None, keys: Tensor, like: Tensor, past: Tensor | None = None) -> Tensor | None:
+    """A bias for the padding: int32 lengths or ends and starts, or 0 and 1 as [B, T], [B, S, T] or [B, 1, M, M]."""
     if mask is None:
         return None
     low = float(c.attribute("mask_filter_value", -10000.0))
     if mask.rank == 1:
-        _check_lengths(c, mask, like)
-        valid = apply1("Less", positions(keys), apply1("Unsqueeze", mask.astype("int64"), constant_ints([1])))
-        return bias_where_not(apply1("Unsqueeze", valid, constant_ints([1, 2])), like, low)
+        return bias_where_not(apply1("Unsqueeze", _between(mask, keys, like), constant_ints([1, 2])), like, low)
     valid = mask.astype("bool")
     if mask.rank == 2:
         valid = apply1("Unsqueeze", valid, constant_ints([1, 2]))
@@ -53,34 +55,86 @@ def _padding(c: Call, mask: Tensor | None, keys: Tensor, like: Tensor) -> Tensor
         valid = apply1("Unsqueeze", valid, constant_ints([1]))
     elif mask.rank != 4:
         raise GradientError(f"the gradient of {c.op} needs the rank of its mask")
+    else:  # of the longest sequence there may be: the rows of these queries, the columns of these keys
+        first = constant(0, INT64) if past is None else past
+        last = apply1("Add", first, length(like, 2))
+        begins, ends = ([apply1("Unsqueeze", t, constant_ints([0])) for t in pair]
+                        for pair in ((first, constant(0, INT64)), (last, keys)))  # fmt: skip
+        valid = apply1("Slice", valid, joined_shape(*begins), joined_shape(*ends), constant_ints([2, 3]))
     return bias_where_not(valid, like, low)
 
 
-def _check_lengths(c: Call, mask: Tensor, like: Tensor) -> None:
-    have, batch = (None if t.dims is None else t.dims[0] for t in (mask, like))
-    if isinstance(have, int) and isinstance(batch, int) and have != batch:
-        raise GradientError(f"the gradient of {c.op} is not written for a mask of starts and ends ({have} numbers)")
+def _between(mask: Tensor, keys: Tensor, like: Tensor) -> Tensor:
+    """Which keys belong to a sequence, [B, T]: of B ends; of B ends and B starts; of B ends, and sums that follow."""
+    count, batch = extent(mask, 0), extent(like, 0)
+    wide, places = mask.astype("int64"), positions(keys)
+    sizes = extents(like, 0, 1)
+    ends, starts = wide, None
+    if count is None or batch is None or not dims.same(count, batch):
+        ends = apply1("Slice", wide, constant_ints([0]), sizes)
+        if not isinstance(count, int) or not isinstance(batch, int):
+            twice = apply1("Add", sizes, sizes)
+            both = apply1("Equal", extents(wide, 0, 1), twice).astype("int64")
+            whole = apply1("Concat", wide, apply1("Sub", ends, ends), axis=0)
+            starts = apply1("Mul", apply1("Slice", whole, sizes, twice), both)
+        elif count == 2 * batch:
+            starts = apply1("Slice", wide, constant_ints([batch]), constant_ints([count]))
+        elif count != 3 * batch + 2:
+            raise GradientError(f"a mask of {count} numbers is none of a batch of {batch} sequences")
+    valid = apply1("Less", places, apply1("Unsqueeze", ends, constant_ints([1])))
+    if starts is None:
+        return valid
+    return apply1("And", valid, apply1("GreaterOrEqual", places, apply1("Unsqueeze", starts, constant_ints([1]))))
 
 
 @lowering("MultiHeadAttention", domain=DOMAIN)
 def multi_head_attention(c: Call) -> Sequence[Tensor | None]:
     """Attention of queries, keys and values that are given apart or packed, with biases, masks and a cache."""
-    heads = int(c.attribute("num_heads"))
-    q, k, v = _query_key_value(c, heads)
-    if c.input(9) is not None:
-        raise GradientError("the gradient of MultiHeadAttention is not written for beam search (cache_indirection)")
-    past_key, past_value = c.input(6), c.input(7)
+    q, k, v = _query_key_value(c, int(c.attribute("num_heads")))
+    past_key, past_value, filled = c.input(6), c.input(7), c.input(8)
     past = None
+    present = k, v
     if past_key is not None and past_value is not None:
-        past = length(past_key, 2)
-        k, v = apply1("Concat", past_key, k, axis=2), apply1("Concat", past_value, v, axis=2)
+        if filled is None:
+            past = length(past_key, 2)
+            k, v = apply1("Concat", past_key, k, axis=2), apply1("Concat", past_value, v, axis=2)
+            present = k, v
+        else:
+            past = apply1("Reshape", filled.astype("int64"), constant_ints([]))
+            pairs = ((past_key, k), (past_value, v))
+            present = _written(past_key, k, past), _written(past_value, v, past)
+            k, v = (apply1("Concat", _first(_by_beam(c, old), past), new, axis=2) for old, new in pairs)
     queries, keys = length(q, 2), length(k, 2)
     causal = None
     if c.attribute("unidirectional", 0):
         causal = causal_bias(queries, keys, past, q)
     bias = total([_padding(c, c.input(4), keys, q), c.input(5), causal])
     found = attend(q, k, v, bias, _scale(c))
-    return heads_last(found.result), k, v, found.biased
+    return heads_last(found.result), *present, found.biased
+
+
+def _first(x: Tensor, count: Tensor) -> Tensor:
+    """The first rows of a buffer [B, heads, M, D]."""
+    return apply1("Slice", x, constant_ints([0]), apply1("Unsqueeze", count, constant_ints([0])), constant_ints([2]))
+
+
+def _written(buffer: Tensor, new: Tensor, place: Tensor) -> Tensor:
+    """A buffer [B, heads, M, D] with new rows in it."""
+    after = apply1("Unsqueeze", apply1("Add", place, length(new, 2)), constant_ints([0]))
+    rest = apply1("Slice", buffer, after, constant_ints([np.iinfo(np.int64).max]), constant_ints([2]))
+    return apply1("Concat", _first(buffer, place), new, rest, axis=2)
+
+
+def _by_beam(c: Call, buffer: Tensor) -> Tensor:
+    """A buffer [batch beams, heads, M, D] of which each row is that of the beam it came from: [batch, beams, M]."""
+    beam = c.input(9)
+    if beam is None:
+        return buffer
+    batch, beams, rows = (length(beam, n) for n in range(3))
+    first = apply1("Mul", apply1("Unsqueeze", positions(batch), constant_ints([1, 2])), beams)
+    source = apply1("Mul", apply1("Add", beam.astype("int64"), first), length(buffer, 2))
+    source = apply1("Add", source, positions(rows))
+    return gathered_rows(buffer, apply1("Reshape", source, joined_shape([-1], extents(beam, 2, 3))))
 
 
 def _query_key_value(c: Call, heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,7 +174,15 @@ def attention(c: Call) -> Sequence[Tensor | None]:
     x, w, b = c.needed(0), c.needed(1), c.input(2)
     heads = int(c.attribute("num_heads"))
     if c.attribute("do_rotary", 0):
-        raise GradientError("the gradient of com.microsoft.Attention is not written for do_rotary")
+        raise GradientError(
+            "the gradient of com.microsoft.Attention is not written for do_rotary: no CPU kernel runs it. Fuse the "
+            "model with RotaryEmbedding and MultiHeadAttention instead"
+        )
+    if c.attribute("past_present_share_buffer", 0):
+        raise GradientError(
+            "the gradient of com.microsoft.Attention is not written for past_present_share_buffer: no CPU kernel runs "
+            "it. Use MultiHeadAttention instead"
+        )
     packed = apply1("MatMul", x, w)
     if b is not None:
         packed = apply1("Add", packed, b)
@@ -138,55 +200,12 @@ def attention(c: Call) -> Sequence[Tensor | None]:
     causal = None
     if c.attribute("unidirectional", 0):
         causal = causal_bias(queries, keys, past, q)
-    bias = total([_padding(c, c.input(3), keys, q), c.input(5), causal])
+    bias = total([_padding(c, c.input(3), keys, q, past), c.input(5), causal])
     result = heads_last(attend(q, k, v, bias, _scale(c)).result)
     if c.count == 1:
         return (result,)
     both = [apply1("Unsqueeze", t, constant_ints([0])) for t in (k, v)]
     return result, apply1("Concat", *both, axis=0)
-
-
-@lowering("GroupQueryAttention", domain=DOMAIN)
-def group_query_attention(c: Call) -> Sequence[Tensor | None]:
-    """Causal attention where several queries share a key, with rotary positions, a window, and a cache before it."""
-    heads, groups = int(c.attribute("num_heads")), int(c.attribute("kv_num_heads"))
-    if c.input(11) is not None or c.attribute("smooth_softmax", 0) not in (0, -1):
-        raise GradientError("the gradient of GroupQueryAttention is not written for attention sinks")
-    q, key, value = c.needed(0), c.input(1), c.input(2)
-    if key is None or value is None:
-        size = static(q, 2, "the width of GroupQueryAttention's packed input") // (heads + 2 * groups)
-        sizes = constant_ints([heads * size, groups * size, groups * size])
-        q, key, value = apply("Split", (q, sizes), {"axis": 2}, 3)
-    q, k, v = heads_first(q, heads), heads_first(key, groups), heads_first(value, groups)
-    past_key, past_value, counts = c.input(3), c.input(4), c.input(5)
-    queries = length(q, 2)
-    past = None if past_key is None else length(past_key, 2)
-    if c.attribute("do_rotary", 0):
-        places = c.input(9)
-        if places is None:
-            own = positions(queries)
-            if past is not None:
-                own = apply1("Add", own, past)
-            places = apply1("Unsqueeze", own, constant_ints([0]))
-        cos, sin = (apply1("Gather", c.needed(n), places, axis=0) for n in (7, 8))
-        interleaved = bool(c.attribute("rotary_interleaved", 0))
-        width = 2 * static(cos, 2, "the width of GroupQueryAttention's cos_cache")
-        q, k = (rotate(t, cos, sin, 1, width=width, interleaved=interleaved) for t in (q, k))
-    if past_key is not None and past_value is not None:
-        k, v = apply1("Concat", past_key, k, axis=2), apply1("Concat", past_value, v, axis=2)
-    keys = length(k, 2)
-    parts: list[Tensor | None] = [causal_bias(queries, keys, past, q), c.input(10)]
-    window = int(c.attribute("local_window_size", -1))
-    if window > 0:
-        own = apply1("Unsqueeze", positions(queries), constant_ints([1]))
-        behind = apply1("Sub", own if past is None else apply1("Add", own, past), positions(keys))
-        parts.append(bias_where_not(apply1("Less", behind, constant(window, INT64)), q))
-    if counts is not None and past is None:  # the padding stands behind the sequence
-        last = apply1("Reshape", counts.astype("int64"), constant_ints([-1, 1, 1, 1]))
-        parts.append(bias_where_not(apply1("LessOrEqual", positions(keys), last), q))
-    softcap = float(c.attribute("softcap", 0.0) or 0.0)
-    found = attend(q, k, v, total(parts), _scale(c), softcap=softcap)
-    return heads_last(found.result), k, v
 
 
 @lowering("RotaryEmbedding", domain=DOMAIN)
