@@ -31,7 +31,7 @@ COS, SIN = draw(9, 2), draw(9, 2)
 HEADS = {"num_heads": 2}
 IMAGE, KERNEL = draw(2, 2, 5, 5), draw(3, 2, 3, 3)
 
-# GroupQueryAttention: 4 heads of queries, 2 of keys and values, each 16 wide; three tokens, five or eight of them before.
+# GroupQueryAttention: 4 heads of queries, 2 of keys and values, each 16 wide; three tokens, five or eight before them.
 GQ, GK, GV = draw(2, 3, 64), draw(2, 3, 32), draw(2, 3, 32)
 PAST_K, PAST_V = draw(2, 2, 5, 16), draw(2, 2, 5, 16)
 LONG_K, LONG_V = draw(2, 2, 8, 16), draw(2, 2, 8, 16)
