@@ -38,6 +38,7 @@ for _module in (
     "costs",
     "einsum",
     "cpu_kernels",
+    "cuda_kernels",
     "gradient_sums",
     "gradient_masks",
     "sequences",

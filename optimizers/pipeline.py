@@ -24,6 +24,7 @@ from graphkit.optimizers.opsets import at_opset
 from graphkit.optimizers.report import PassReport, Report, measure
 from graphkit.optimizers.steps import check_folder, size_up, take_steps
 from graphkit.optimizers.symbolic import value_at
+from graphkit.optimizers.web import NEWEST_OPSET, check_for_web
 from graphkit.runtime.feeds import port, prepare
 from graphkit.schemas import schema_at
 
@@ -91,8 +92,9 @@ def optimize(
     Args:
         model: A path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it is not changed, and its kind comes back (a
             path gives an ``onnx_ir.Model``).
-        preset: ``inference``, ``training`` (only passes that keep parameters, random draws and state), ``web``,
-            ``cuda`` or ``none``.
+        preset: ``inference`` (for the CPU provider), ``training`` (only passes that keep parameters, random draws and
+            state), ``web`` (written at opset 21 if it is newer), ``cuda`` (in operators that have CUDA kernels) or
+            ``none``.
         passes: Run exactly these instead of the preset's; ``graphkit.optimizers.passes()`` lists them.
         skip: Leave these out.
         verify: Run the result beside the original on generated inputs, on ONNX Runtime with its own optimizations off.
@@ -134,6 +136,10 @@ def optimize(
     if verify is None:
         verify = not too_large
     training = preset == "training"
+    if preset == "web":
+        check_for_web(original)
+        if opset is None and original.opset_imports.get("", 0) > NEWEST_OPSET:
+            opset = NEWEST_OPSET
     if opset is not None:
         original = at_opset(original, opset, verify=verify, training=training, inputs=inputs)
     keep = verify or log_steps is not None or account.by_step

@@ -64,6 +64,7 @@ def command(
         raise click.UsageError("Missing option '-o' / '--output'.")
     if file is not None and verify is False:
         raise click.UsageError("--inputs are to verify with; leave out --no-verify")
+    from graphkit.errors import PassError
     from graphkit.modelfile import write_model
     from graphkit.modelfile.files import replacing
     from graphkit.optimizers import Report, optimize
@@ -85,13 +86,17 @@ def command(
         log_steps=log_steps,
         opset=opset,
     )
+    # A page fetches one file; 2 GiB are what a file without external data can hold.
+    external_above = 2**31 - 1 if preset == "web" else 100_000_000
+    if preset == "web" and account.after.bytes > external_above:
+        raise PassError(f"{account.after.bytes:,} bytes of weights are more than one file for the web can hold")
     if report is None:
-        write_model(result, target)
+        write_model(result, target, external_above)
     else:
         with replacing(report) as written:  # which takes its place when the model is written, and only then
             written.write((account.to_json() + "\n").encode())
             written.flush()
-            write_model(result, target)
+            write_model(result, target, external_above)
     if as_json:
         output.emit_json(account.to_dict() | {"output": target})
         return

@@ -305,6 +305,18 @@ def test_optimize_with_inputs_explanations_and_steps(graphkit: Invoke) -> None:
     assert graphkit("optimize", "-o", "o.onnx")[0] == 2
 
 
+def test_optimize_for_the_web_writes_one_file(graphkit: Invoke) -> None:
+    weights = onnx.numpy_helper.from_array(np.zeros((26_000_000,), np.float32), "w")
+    graph = onnx.parser.parse_graph("g (float[1] x) => (float[26000000] y) {y = Add(x, w)}")
+    graph.initializer.append(weights)
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), "large.onnx")
+    for preset, files in (("cuda", ["o.onnx", "o.onnx.data"]), ("web", ["w.onnx"])):
+        code, _, err = graphkit("optimize", "large.onnx", "-o", files[0], "--preset", preset, "--no-verify")
+        assert (code, err) == (0, "")
+        assert sorted(path.name for path in Path().glob(f"{files[0]}*")) == files
+
+
 @pytest.mark.parametrize("option", [None, "--verify", "--strict"])
 def test_optimize_a_model_that_does_not_run_itself(graphkit: Invoke, option: str | None) -> None:
     stranger = onnx.parser.parse_model(
