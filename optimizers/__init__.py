@@ -16,6 +16,7 @@ from graphkit.optimizers.inference_form import to_inference
 from graphkit.optimizers.lower_training import lower_training
 from graphkit.optimizers.opsets import change_opset
 from graphkit.optimizers.pipeline import optimize
+from graphkit.optimizers.precision import PrecisionReport, to_precision
 from graphkit.optimizers.report import Report
 
 # Each registers its passes; this is the order in which the pipeline tries them.
@@ -51,6 +52,7 @@ for _module in (
 __all__ = [
     "PRESETS",
     "Pass",
+    "PrecisionReport",
     "Report",
     "add_gradients",
     "add_loss",
@@ -61,4 +63,5 @@ __all__ = [
     "optimize",
     "passes",
     "to_inference",
+    "to_precision",
 ]
