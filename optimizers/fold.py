@@ -29,6 +29,8 @@ ConstantOfShape Expand ReduceProd Split And Or Not Greater Less Identity
 # What a node and its names weigh in a file, at the least.
 _NODE_BYTES: Final = 48
 _MAX_CONE: Final = 128
+# Up to so many integers of 8 bits are settings, and more are quantized weights.
+_FEW: Final = 16
 _FLOATS: Final = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _FOLDABLE_TYPES: Final = frozenset(
     {
@@ -42,6 +44,8 @@ _FOLDABLE_TYPES: Final = frozenset(
 def _why_not(ctx: Context, node: ir.Node) -> str:
     if node.domain != "" or node.op_type in _NEVER:
         return f"{node.op_type} is never folded"
+    if node.op_type == "Cast" and _is_quantized(ctx, node):
+        return "quantized weights stay quantized"
     if not ctx.pure(node):
         return "it draws random numbers, or may"
     varying = [value.name for value in node.inputs if value is not None and not _is_usable(ctx, value)]
@@ -109,6 +113,8 @@ def _is_foldable(ctx: Context, node: ir.Node, constant: dict[ir.Value, bool]) ->
         return False
     if not all(value is None or value in constant or _is_usable(ctx, value) for value in node.inputs):
         return False
+    if node.op_type == "Cast" and _is_quantized(ctx, node):
+        return False
     if all(value is None for value in node.inputs) or _may_trap(ctx, node):
         return False
     if any(value.is_graph_output() and value.graph is not ctx.model.graph for value in node.outputs):
@@ -124,6 +130,14 @@ def _may_trap(ctx: Context, node: ir.Node) -> bool:
         return False
     divisor = ctx.array(node.inputs[1])
     return divisor is None or bool(((divisor == 0) | (divisor == -1)).any())
+
+
+def _is_quantized(ctx: Context, node: ir.Node) -> bool:
+    """Whether a Cast makes a floating-point weight of one in few bits, which is as good as DequantizeLinear."""
+    tensor = ctx.tensor(node.inputs[0])
+    if tensor is None or tensor.size <= _FEW or ctx.facts(node.outputs[0]).dtype not in _FLOATS:
+        return False
+    return tensor.dtype in (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def _is_usable(ctx: Context, value: ir.Value) -> bool:

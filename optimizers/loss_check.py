@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import time
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -19,11 +21,16 @@ from graphkit.optimizers.feeds_for import Feeds, candidates
 from graphkit.optimizers.precision_operators import EXACT
 from graphkit.optimizers.report import measure
 
-__all__ = ["LossCheck", "relative_error"]
+__all__ = ["LossCheck", "inlined", "name_of", "relative_error", "worst_first"]
 
 # A session is made from the bytes of a model, of which protobuf takes less than 2 GiB.
 _LARGEST: Final = 1_900_000_000
 _PATIENCE: Final = 20.0
+# Seconds after which no single items at fault are looked for any more, but stretches of them.
+_SEARCH: Final = 60.0
+# So many items are found one by one; after that ever more before the next look.
+_SINGLY: Final = 8
+T = TypeVar("T")
 
 
 # What gives out numbers of one range whatever goes in: errors are relative to that and not to how little came out.
@@ -167,6 +174,31 @@ class LossCheck:
         return found
 
 
+def worst_first(items: Sequence[T], trial: Callable[[Sequence[T]], float]) -> Iterator[Sequence[T]]:
+    """Yield items to leave as they were, those that do most harm first; ``trial`` is the error of some items alone.
+
+    The worst stretch of items is halved again and again. One fault is found in some 2 log2(items) trials; where the
+    error is everybody's, ever more items are given at once, and whole stretches when it takes too long.
+    """
+    started = time.perf_counter()
+    count = itertools.count()  # so that equal errors are not settled by comparing items
+    stretches: list[tuple[float, int, Sequence[T]]] = [(0.0, next(count), items)]
+    batch: list[T] = []
+    given = 0
+    while stretches:
+        _, _, worst = heapq.heappop(stretches)
+        if len(worst) > 1 and time.perf_counter() - started < _SEARCH:
+            middle = len(worst) // 2
+            for part in (worst[:middle], worst[middle:]):
+                heapq.heappush(stretches, (-trial(part), next(count), part))
+            continue
+        batch += worst
+        given += 1
+        if given <= _SINGLY or given & (given - 1) == 0 or not stretches:
+            yield batch
+            batch = []
+
+
 def _is_unit(value: ir.Value, depth: int = 0) -> bool:
     """Whether a value is what a sigmoid, softmax or tanh gave out, moved about."""
     node = value.producer()
@@ -202,3 +234,19 @@ def _bytes(model: ir.Model) -> bytes:
 
 def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:300]
+
+
+def inlined(model: ir.Model) -> ir.Model:
+    """The model with its functions' nodes in the places of their calls."""
+    if not model.functions:
+        return model
+    from onnx_ir.passes.common import InlinePass
+
+    made = InlinePass()(model.clone()).model
+    assert isinstance(made, ir.Model)
+    return made
+
+
+def name_of(node: ir.Node) -> str:
+    """What a report calls a node."""
+    return node.name or f"{node.op_type} ({', '.join(value.name or '' for value in node.outputs)})"

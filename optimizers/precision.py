@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, overload
 
@@ -19,7 +18,7 @@ from graphkit.modelfile.external import embedded
 from graphkit.modelfile.protos import every_node, to_proto
 from graphkit.optimizers.add_updates import STATE
 from graphkit.optimizers.context import Context
-from graphkit.optimizers.loss_check import LossCheck
+from graphkit.optimizers.loss_check import LossCheck, inlined, name_of, worst_first
 from graphkit.optimizers.precision_plan import Plan, Planner, declare_types
 from graphkit.optimizers.precision_rewrite import Arrays, Halver, emulated
 from graphkit.optimizers.report import measure
@@ -33,8 +32,6 @@ _TOLERANCES: Final = {"float16": 0.01, "bfloat16": 0.08}
 _OLDEST: Final = {"float16": 7, "bfloat16": 13}
 # Values beyond a quarter of the largest float16, or that are subnormal in it, are not stored in it.
 _LARGE, _SMALL = 65504 / 4, 2.0**-14
-# Seconds after which the loss check stops looking for single nodes and keeps all that follow the first at fault.
-_PATIENCE: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -144,7 +141,7 @@ def to_precision(
     original = read_model(model)
     _refuse(original, dtype)
     account.bytes_before = measure(original).bytes
-    base = _inlined(original)
+    base = inlined(original)
     result = _Conversion(base, half, keep, keep_io=keep_io, account=account).run(check=check, inputs=inputs)
     account.bytes_after = measure(result).bytes
     account.seconds = time.perf_counter() - started
@@ -178,16 +175,6 @@ def _trains(node: ir.Node) -> bool:
         return False
     constant = mode.const_value if mode.is_initializer() and not mode.is_graph_input() else None
     return constant is None or bool(constant.numpy())
-
-
-def _inlined(model: ir.Model) -> ir.Model:
-    if not model.functions:
-        return model
-    from onnx_ir.passes.common import InlinePass
-
-    made = InlinePass()(model.clone()).model
-    assert isinstance(made, ir.Model)
-    return made
 
 
 def _plain_casts(model: ir.Model) -> None:
@@ -250,7 +237,7 @@ class _Conversion:
         plan = self.planner.plan(forced, outside)
         error = self._trial(plan.half, loss)
         if error > self.account.tolerance:
-            for found in self._worst_first(plan, loss):
+            for found in worst_first(sorted(plan.half), lambda chosen: self._trial(chosen, loss)):
                 forced.update(found)
                 plan = self.planner.plan(forced, outside)
                 error = self._trial(plan.half, loss)
@@ -258,32 +245,8 @@ class _Conversion:
                     break
         self.account.error, self.account.worst_output = error, loss.worst_output
         nodes = list(every_node(self.base.graph))
-        self.account.by_check = [_name(nodes[number]) for number in sorted(forced)]
+        self.account.by_check = [name_of(nodes[number]) for number in sorted(forced)]
         return plan
-
-    def _worst_first(self, plan: Plan, loss: LossCheck) -> Iterator[list[int]]:
-        """Yield nodes to keep, those that do most harm first: the error is that of them alone in half precision.
-
-        The worst stretch of nodes is halved again and again. One fault is found in some 2 log2(nodes) trials; where the
-        error is everybody's, ever more nodes are given at once, and whole stretches when it takes too long.
-        """
-        started = time.perf_counter()
-        order = sorted(plan.half)
-        stretches = [(-self._trial(order, loss), order)]
-        batch: list[int] = []
-        given = 0
-        while stretches:
-            _, worst = heapq.heappop(stretches)
-            if len(worst) > 1 and time.perf_counter() - started < _PATIENCE:
-                middle = len(worst) // 2
-                for part in (worst[:middle], worst[middle:]):
-                    heapq.heappush(stretches, (-self._trial(part, loss), part))
-                continue
-            batch += worst
-            given += 1
-            if given & (given - 1) == 0 or not stretches:  # 1, 2, 4, 8... nodes in all
-                yield batch
-                batch = []
 
     def _out_of_range(self, plan: Plan, loss: LossCheck) -> set[ir.Value]:
         nodes = list(every_node(self.base.graph))
@@ -319,7 +282,7 @@ class _Conversion:
         nodes = list(every_node(self.base.graph))
         self.account.converted = len(plan.half)
         self.account.casts = casts
-        self.account.kept = {_name(nodes[number]): reason for number, reason in plan.kept.items()}
+        self.account.kept = {name_of(nodes[number]): reason for number, reason in plan.kept.items()}
 
     def _load(self, result: ir.Model, loss: LossCheck) -> None:
         """See that the result itself is sound, as far as the CPU provider can tell."""
@@ -336,7 +299,3 @@ class _Conversion:
             first = (str(error) or type(error).__name__).splitlines()[0]
             raise PassError(f"the model in {kind} is not sound: {first}. Keep the nodes it names with keep") from error
         self.account.checked = how
-
-
-def _name(node: ir.Node) -> str:
-    return node.name or f"{node.op_type} ({', '.join(value.name or '' for value in node.outputs)})"
