@@ -46,8 +46,8 @@ def extract(
     an input of the model which is not among ``inputs``, an input that no output needs, and a type that does not follow.
 
     >>> import onnx.parser
-    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {a = Abs(x) b = Exp(a) y = Neg(b)}'
-    >>> part = extract(onnx.parser.parse_model(text), inputs=["a"], outputs=["b"])
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {a = Abs(x) y = Exp(a)}'
+    >>> part = extract(onnx.parser.parse_model(text), inputs=["a"])
     >>> [node.op_type for node in part.graph.node], part.graph.input[0].type.tensor_type.shape.dim[0].dim_param
     (['Exp'], 'N')
     """

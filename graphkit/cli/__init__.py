@@ -17,6 +17,7 @@ import click
 VERBS = {
     "export": "Record a Python function or module as an ONNX file.",
     "optimize": "Make a model smaller and faster, and check that it still computes the same.",
+    "extract": "Cut a part out of a model, between some of its values.",
     "run": "Run a model on files, or on inputs made up for it.",
     "grad": "Add gradients to a model as ordinary operators and outputs.",
     "train": "Train a model's parameters, the whole step on ONNX Runtime.",

@@ -21,7 +21,9 @@ _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 @click.argument("model")
 @click.option("--of", default="loss", show_default=True, metavar="NAME", help="The scalar to differentiate.")
 @click.option(
-    "--wrt", required=True, metavar="A,B",
+    "--wrt",
+    required=True,
+    metavar="A,B",
     help="Inputs or weights by name; all: every floating weight of rank 1 or more that the scalar depends on, wherever "
     "the file keeps it (scalars by name only); *: every floating initializer.",
 )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from graphkit.cli import options, output
+from graphkit.cli.conversions import Conversions, conversions
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from graphkit.optimizers.report import Explanation
 
 
@@ -33,8 +37,10 @@ if TYPE_CHECKING:
 @click.option("--report", metavar="FILE", help="Write the report as JSON.")
 @click.option("--explain", metavar="NODE", multiple=True, help="Say why each pass leaves this node alone.")
 @click.option("--log-steps", metavar="FOLDER", help="Keep the model with one pass, with two, and so on.")
+@conversions
 @options.as_json
 def command(
+    conversion: Conversions,
     model: str | None,
     target: str | None,
     preset: str,
@@ -68,42 +74,48 @@ def command(
     from graphkit.modelfile import write_model
     from graphkit.modelfile.files import replacing
     from graphkit.optimizers import Report, optimize
+    from graphkit.optimizers.report import measure
 
     if report is not None and Path(report).resolve() == Path(target).resolve():
         raise click.UsageError("--report and -o name the same file")
     output.check_writable(target, report)
     account = Report(by_step=report is not None)
+    given = conversion.before(model)
+    inputs = None if file is None else _feeds(given, file)
     result = optimize(
-        model,
+        given,
         preset,
         passes=None if passes is None else _names(passes),
         skip=() if skip is None else _names(skip),
         verify=verify,
-        inputs=None if file is None else _feeds(model, file),
+        inputs=inputs,
         strict=strict,
         report=account,
         explain=explain,
         log_steps=log_steps,
         opset=opset,
     )
+    result = conversion.after(result, check=verify is not False, inputs=inputs)
     # A page fetches one file; 2 GiB are what a file without external data can hold.
     external_above = 2**31 - 1 if preset == "web" else 100_000_000
-    if preset == "web" and account.after.bytes > external_above:
-        raise PassError(f"{account.after.bytes:,} bytes of weights are more than one file for the web can hold")
+    if preset == "web" and (size := measure(result).bytes) > external_above:
+        raise PassError(f"{size:,} bytes of weights are more than one file for the web can hold")
     if report is None:
         write_model(result, target, external_above)
     else:
         with replacing(report) as written:  # which takes its place when the model is written, and only then
-            written.write((account.to_json() + "\n").encode())
+            written.write(f"{json.dumps(account.to_dict() | conversion.reports, indent=2)}\n".encode())
             written.flush()
             write_model(result, target, external_above)
     if as_json:
-        output.emit_json(account.to_dict() | {"output": target})
+        output.emit_json(account.to_dict() | conversion.reports | {"output": target})
         return
     screen = output.console()
     screen.print(account.table())
     for remark in account.remarks():
         screen.print(remark, markup=False, soft_wrap=True)
+    for line in conversion.show():
+        screen.print(line, markup=False, soft_wrap=True)
     if account.explanations:
         _show_explanations(account.explanations)
     if log_steps is not None:
@@ -115,7 +127,7 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _feeds(model: str, file: str) -> dict[str, Any]:
+def _feeds(model: str | ir.Model, file: str) -> dict[str, Any]:
     from graphkit.exporters.inputs import model_inputs
     from graphkit.modelfile import read_model
 

@@ -69,12 +69,13 @@ def feeding(function: F) -> F:
         "single",
         multiple=True,
         metavar="NAME=VALUE",
-        callback=_pairs,
+        callback=pairs,
         help="One input: a .npy or .pb file, or the value itself (lr=0.1, ids=[[1,2]]).",
     )(function)
 
 
-def _pairs(ctx: click.Context, parameter: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+def pairs(ctx: click.Context, parameter: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+    """Read ``NAME=VALUE``, several times."""
     del ctx
     found: dict[str, str] = {}
     for text in given:
@@ -90,7 +91,7 @@ def _pairs(ctx: click.Context, parameter: click.Parameter, given: Sequence[str])
 def sizes(ctx: click.Context, parameter: click.Parameter, given: Sequence[str]) -> dict[str, int]:
     """Read ``--dim NAME=SIZE``."""
     found = {}
-    for name, value in _pairs(ctx, parameter, given).items():
+    for name, value in pairs(ctx, parameter, given).items():
         if not value.isdecimal():
             raise click.BadParameter(f"the size of {name} is a whole number, not {value!r}", param=parameter)
         found[name] = int(value)
