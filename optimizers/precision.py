@@ -12,14 +12,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from graphkit.errors import PassError
+from graphkit.errors import GraphkitError, PassError
 from graphkit.modelfile import ModelLike, give_back, read_model
 from graphkit.modelfile.external import embedded
 from graphkit.modelfile.protos import every_node, to_proto
-from graphkit.optimizers.add_updates import STATE
+from graphkit.optimizers.add_updates import NEXT, STATE
 from graphkit.optimizers.context import Context
 from graphkit.optimizers.loss_check import LossCheck, inlined, name_of, worst_first
-from graphkit.optimizers.precision_plan import Plan, Planner, declare_types
+from graphkit.optimizers.precision_plan import Plan, Planner, declare_types, is_float32
 from graphkit.optimizers.precision_rewrite import Arrays, Halver, emulated
 from graphkit.optimizers.report import measure
 
@@ -159,7 +159,9 @@ def _refuse(model: ir.Model, dtype: str) -> None:
         for node in every_node(model.graph)
         if node.op_type in ("BatchNormalization", "Dropout") and _trains(node)
     ]
-    if STATE in model.metadata_props or STATE in model.graph.metadata_props or training:
+    inputs = {value.name for value in model.graph.inputs}
+    steps = [v.name for v in model.graph.outputs if v.name and v.name.removesuffix(NEXT) in inputs - {v.name}]
+    if STATE in model.metadata_props or steps or training:
         shown = f" ({training[0]} is in training mode)" if training else ""
         raise PassError(
             f"this is a training graph{shown}: in {dtype} it would need float32 master weights and a loss scale, which "
@@ -217,8 +219,13 @@ class _Conversion:
         plan = self.planner.plan()
         loss = LossCheck(self.base, inputs) if check else None
         if loss is not None and not loss.why_not:
-            plan = self._settle(plan, loss)
-        result, casts = self._write(plan.half)
+            try:
+                plan = self._settle(plan, loss)
+            except GraphkitError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever the runtime says of what stands for the result
+                loss.why_not = f"the rounding cannot be emulated: {str(error).splitlines()[0][:200]}"
+        result, casts = self._write(plan.half, types=False)
         self._describe(plan, casts)
         if loss is None:
             self.account.checked = "not checked: it was not asked for"
@@ -243,6 +250,12 @@ class _Conversion:
                 error = self._trial(plan.half, loss)
                 if error <= self.account.tolerance:
                     break
+        if error > self.account.tolerance:
+            raise PassError(
+                f"the output '{loss.worst_output}' cannot be given out in {self.account.dtype}: even with every node "
+                f"in float32 its relative error is {error:.2g}, over {self.account.tolerance:.2g}; keep the types of "
+                "inputs and outputs (keep_io)"
+            )
         self.account.error, self.account.worst_output = error, loss.worst_output
         nodes = list(every_node(self.base.graph))
         self.account.by_check = [name_of(nodes[number]) for number in sorted(forced)]
@@ -254,7 +267,7 @@ class _Conversion:
         graph = self.base.graph
         asked = dict.fromkeys(
             value for value in own
-            if value is not None and value.dtype == ir.DataType.FLOAT and not value.is_initializer()
+            if is_float32(value) and not value.is_initializer()
             and value.graph is graph and ((maker := value.producer()) is None or maker.op_type != "Constant")
         )  # fmt: skip
         ranges = loss.ranges(list(asked))
@@ -265,14 +278,15 @@ class _Conversion:
         emulated(Context(model, training=False, slack=0), self.half)
         return loss.error(model)
 
-    def _write(self, converted: Collection[int]) -> tuple[ir.Model, int]:
+    def _write(self, converted: Collection[int], *, types: bool = True) -> tuple[ir.Model, int]:
+        """The model with some nodes in half precision; ``types`` keeps those of values that had none declared."""
         model = self.base.clone()
         nodes = list(every_node(model.graph))
         halver = Halver(
             Context(model, training=False, slack=0), self.half, converted, keep_io=self.keep_io, arrays=self.arrays
         )
         halver.run()
-        for number, index in self.untyped:
+        for number, index in () if types else self.untyped:
             value = nodes[number].outputs[index]
             if not value.is_graph_output():
                 value.type = None
@@ -293,9 +307,17 @@ class _Conversion:
                 loss.error(result)
                 how += "; the file itself loads and runs on the CPU provider, which computes float16 in float32"
             else:
-                onnx.checker.check_model(to_proto(embedded(result)), full_check=True)
-                how += "; the file itself passes ONNX's checker (the CPU provider lacks bfloat16 kernels)"
+                how += f"; the CPU provider lacks bfloat16 kernels{self._by_checker(result)}"
         except Exception as error:
             first = (str(error) or type(error).__name__).splitlines()[0]
             raise PassError(f"the model in {kind} is not sound: {first}. Keep the nodes it names with keep") from error
         self.account.checked = how
+
+    def _by_checker(self, result: ir.Model) -> str:
+        """See that ONNX's own checker takes the types of the result, if it takes those of the original."""
+        try:
+            onnx.checker.check_model(to_proto(embedded(self.base)), full_check=True)
+        except Exception:  # noqa: BLE001 - a type of its own, or protobuf's for what is too large
+            return ", and ONNX's checker refuses the original"
+        onnx.checker.check_model(to_proto(embedded(result)), full_check=True)
+        return "; ONNX's checker takes the file"

@@ -71,7 +71,7 @@ EXACT: Final = frozenset(
 CHEAP: Final = EXACT | frozenset(
     """
     Add Sub Mul Div Sqrt Reciprocal Erf Sigmoid Tanh Elu LeakyRelu HardSigmoid HardSwish Softsign Selu Sum PRelu
-    Less LessOrEqual Greater GreaterOrEqual Equal IsNaN IsInf ScatterElements ScatterND
+    Less LessOrEqual Greater GreaterOrEqual Equal IsNaN IsInf ScatterElements ScatterND ReduceMean
     """.split()
 )
 # What reads a tensor of any type and gives out none of it.

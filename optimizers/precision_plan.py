@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Final, TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +18,7 @@ from graphkit.optimizers.facts import subgraphs_of
 from graphkit.optimizers.precision_operators import CHEAP, UNTYPED, half_slots, has_kernel, is_sensitive
 from graphkit.optimizers.symbolic import size_of
 
-__all__ = ["CONTROL", "Plan", "Planner", "constant_of", "declare_types", "fits", "matches"]
+__all__ = ["CONTROL", "Plan", "Planner", "constant_of", "declare_types", "fits", "is_float32", "matches"]
 
 CONTROL: Final = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _FLOAT: Final = ir.DataType.FLOAT
@@ -47,10 +47,15 @@ def declare_types(ctx: Context) -> list[ir.Value]:
     """Give values whose dtype follows from others' their type, bodies included; returns those that had none."""
     made: list[ir.Value] = []
 
-    def learn(value: ir.Value, dtype: ir.DataType | None) -> bool:
-        if value.type is not None or dtype is None:
+    def learn(value: ir.Value, source: ir.Value | ir.DataType | None) -> bool:
+        if value.type is not None or source is None:
             return False
-        value.type = ir.TensorType(dtype)
+        if isinstance(source, ir.Value) and source.type is not None:
+            value.type = source.type
+        elif (dtype := ctx.facts(source).dtype if isinstance(source, ir.Value) else source) is not None:
+            value.type = ir.TensorType(dtype)
+        else:
+            return False
         made.append(value)
         return True
 
@@ -59,30 +64,33 @@ def declare_types(ctx: Context) -> list[ir.Value]:
         ctx.facts.sweep(ctx.graphs())
         changed = False
         for node in every_node(ctx.model.graph):
+            for body in subgraphs_of(node):
+                for value, source in _tied(node, body):
+                    changed |= learn(value, source)
             for value in node.outputs:
                 changed |= learn(value, ctx.facts(value).dtype)
-            for body in subgraphs_of(node):
-                changed |= _type_body(ctx, node, body, learn)
     return made
 
 
-def _type_body(ctx: Context, node: ir.Node, body: ir.Graph, learn: Any) -> bool:
-    changed = False
-    if node.op_type == "Loop" and node.domain == "":
-        own = (ir.DataType.INT64, ir.DataType.BOOL)
-        for index, value in enumerate(body.inputs):
-            outer = node.inputs[index] if index < len(node.inputs) else None
-            changed |= learn(value, own[index] if index < 2 else ctx.facts(outer).dtype)
-        pairs = list(zip(node.outputs, body.outputs[1:], strict=False))
-    elif node.op_type == "Scan" and node.domain == "":
-        for value, outer in zip(body.inputs, node.inputs, strict=False):
-            changed |= learn(value, ctx.facts(outer).dtype)
-        pairs = list(zip(node.outputs, body.outputs, strict=False))
-    else:
-        pairs = []
-    for outer_value, inner in pairs:
-        changed |= learn(outer_value, inner.dtype or ctx.facts(inner).dtype)
-    return changed
+def _tied(node: ir.Node, body: ir.Graph) -> list[tuple[ir.Value, ir.Value | ir.DataType | None]]:
+    """Values of a loop's body and of the loop itself that have one type, or a known one."""
+    pairs: list[tuple[ir.Value, ir.Value | ir.DataType | None]] = []
+    if node.domain != "":
+        return pairs
+    if node.op_type == "Loop":
+        own = (ir.DataType.INT64, ir.DataType.BOOL, *node.inputs[2:])
+        pairs += zip(body.inputs, own, strict=False)
+        pairs += zip(node.outputs, body.outputs[1:], strict=False)
+    elif node.op_type == "Scan":
+        pairs += zip(body.inputs, node.inputs, strict=False)
+    if node.op_type in ("If", "Scan"):
+        pairs += zip(node.outputs, body.outputs, strict=False)
+    return pairs
+
+
+def is_float32(value: ir.Value | None) -> TypeGuard[ir.Value]:
+    """Whether a value is a tensor of float32, and no sequence of them."""
+    return value is not None and isinstance(value.type, ir.TensorType) and value.dtype == _FLOAT
 
 
 def constant_of(value: ir.Value | None, *, ir_version: int) -> ir.TensorProtocol | None:
@@ -200,7 +208,7 @@ class Planner:
             if node.op_type not in _BOUNDED:
                 huge.update(node.outputs)
             return f"its numbers leave the range of {kind}", True
-        read = [value for i in sorted(slots[0]) if (value := node.inputs[i]) is not None and value.dtype == _FLOAT]
+        read = [value for i in sorted(slots[0]) if is_float32(value := node.inputs[i])]
         for value in read:
             good, words = self._constant_fits(value)
             if not good:
@@ -238,7 +246,7 @@ def _follow_positions(ctx: Context, node: ir.Node, positions: set[ir.Value]) -> 
         if (source is not None and source.dtype is not None and source.dtype.is_integer()) or source in positions:
             positions.update(node.outputs)
     elif node.op_type in CHEAP or node.op_type in _ARITHMETIC:
-        floats = [value for value in node.inputs if value is not None and value.dtype == _FLOAT]
+        floats = [value for value in node.inputs if is_float32(value)]
         moving = [value for value in floats if not _is_constant(ctx, value)]
         small = all(_size(ctx, value) <= _POSITIONS for value in floats if value not in moving)
         if moving and small and all(value in positions for value in moving):

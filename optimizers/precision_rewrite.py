@@ -17,7 +17,7 @@ from graphkit.modelfile.protos import every_graph, every_node
 from graphkit.optimizers.context import Context
 from graphkit.optimizers.facts import subgraphs_of
 from graphkit.optimizers.precision_operators import EXACT, UNTYPED, half_slots
-from graphkit.optimizers.precision_plan import CONTROL, constant_of
+from graphkit.optimizers.precision_plan import CONTROL, constant_of, is_float32
 
 __all__ = ["Halver", "emulated"]
 
@@ -27,8 +27,6 @@ Arrays = dict[int, tuple[ir.TensorProtocol, np.ndarray[Any, Any]]]
 _FLOAT: Final = ir.DataType.FLOAT
 # A constant that some readers want in each type is written twice up to this size, and cast above.
 _COPIED: Final = 1024
-# What a cast may read directly instead of a float32 that was made of it without loss.
-_EXACT_SOURCES: Final = frozenset({ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8})
 
 
 class Halver:
@@ -83,7 +81,7 @@ class Halver:
         if self.keep_io:
             return
         for value in self.model.graph.inputs:
-            if value.dtype == _FLOAT and not value.is_initializer():
+            if is_float32(value) and not value.is_initializer():
                 self._stored.add(value)
 
     def _store_outputs_of(self, graph: ir.Graph) -> None:
@@ -93,7 +91,7 @@ class Halver:
                 self._store_outputs_of(body)
             if node in self._half_nodes:
                 outputs = self._slots[node][1]
-                self._stored.update(v for i, v in enumerate(node.outputs) if i in outputs and v.dtype == _FLOAT)
+                self._stored.update(v for i, v in enumerate(node.outputs) if i in outputs and is_float32(v))
                 if node.op_type == "ConstantOfShape":
                     self._fill(node)
             elif bodies:
@@ -113,7 +111,7 @@ class Halver:
         for index in range(first, len(node.outputs)):
             inner = [body.outputs[index + skipped] for body in bodies]
             own = all(value in self._stored and value.graph is body for value, body in zip(inner, bodies, strict=True))
-            if own and node.outputs[index].dtype == _FLOAT:
+            if own and is_float32(node.outputs[index]):
                 found.append(node.outputs[index])
         return found
 
@@ -175,7 +173,7 @@ class Halver:
             if value is None:
                 continue
             if self._wants_half(node, index):
-                if value.dtype == _FLOAT:
+                if is_float32(value):
                     node.replace_input_with(index, self._as(value, self.half))
             elif value in self._stored:
                 node.replace_input_with(index, self._as(value, _FLOAT))
@@ -202,8 +200,8 @@ class Halver:
             if before is not None and before.dtype == dtype:
                 self._cast[value, dtype] = before
                 return before
-            if before is not None and before.dtype in _EXACT_SOURCES and dtype == self.half:
-                source = before
+            if before is not None and before.dtype not in (None, ir.DataType.STRING):
+                source = before  # which is rounded once then, and not twice
         made = ir.Node("", "Cast", [source], [ir.AttrInt64("to", int(dtype))], name=self.ctx.name(f"{value.name}_cast"))
         result = made.outputs[0]
         result.name = self.ctx.name(f"{value.name}_{dtype.name.lower()}")
@@ -230,13 +228,9 @@ class Halver:
     def _give_out(self) -> None:
         graph = self.model.graph
         for value in dict.fromkeys(graph.outputs):
-            if value.dtype not in (_FLOAT, self.half):
-                continue
             if self.keep_io and value in self._stored:
                 self._swap(value, self._as(value, _FLOAT))
-            elif (
-                not self.keep_io and value.dtype == _FLOAT and not value.is_graph_input() and not value.is_initializer()
-            ):
+            elif not self.keep_io and is_float32(value) and not value.is_graph_input() and not value.is_initializer():
                 self._swap(value, self._as(value, self.half))
 
     def _swap(self, old: ir.Value, new: ir.Value) -> None:
@@ -259,7 +253,7 @@ def emulated(ctx: Context, half: ir.DataType) -> None:
     """
     graph = ctx.model.graph
     for node in list(every_node(graph)):
-        was_half = [value for value in node.outputs if value.dtype == half]
+        was_half = [value for value in node.outputs if value.dtype == half and isinstance(value.type, ir.TensorType)]
         for name, attribute in list(node.attributes.items()):
             if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref() and attribute.value.dtype == half:
                 node.attributes[name] = ir.AttrTensor(name, ir.Tensor(attribute.value.numpy().astype(np.float32)))

@@ -118,6 +118,7 @@ def packed(array: np.ndarray[Any, Any], layout: Layout) -> tuple[np.ndarray[Any,
     scale = np.abs(wide).max(axis=over, keepdims=True) / top
     scale[scale < np.finfo(np.float32).tiny] = 1.0  # a channel of zeros, or as good as that
     scale = scale.astype(array.dtype)
-    whole = np.clip(np.rint(wide / scale.astype(np.float64)), -top, top)
+    with np.errstate(all="ignore"):  # a scale that is no number any more in float16 is refused by who asked
+        whole = np.clip(np.rint(wide / scale.astype(np.float64)), -top, top)
     numbers = whole.reshape(array.shape).astype(ml_dtypes.int4 if layout.bits == 4 else np.int8)
     return numbers, scale
