@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from graphkit.errors import PassError, did_you_mean
 from graphkit.modelfile import ModelLike, give_back, read_model
-from graphkit.modelfile.protos import every_graph, every_node
+from graphkit.modelfile.external import embedded
+from graphkit.modelfile.protos import every_graph, every_node, to_proto
 from graphkit.optimizers.context import Context
 from graphkit.optimizers.facts import subgraphs_of
 
@@ -149,12 +150,13 @@ class _Extraction:
             return
         fact = self.ctx.facts(value)
         if value.type is None:
-            if fact.dtype is None:
+            dtype = fact.dtype or self._inferred().get(value.name or "")
+            if dtype is None:
                 raise PassError(
                     f"the type of '{value.name}' does not follow from the model, so it cannot be declared; name "
                     "another value"
                 )
-            value.type = ir.TensorType(fact.dtype)
+            value.type = ir.TensorType(dtype)
         if fact.shape is not None and isinstance(value.type, ir.TensorType):
             names = {d.value for v in self.graph.inputs for d in v.shape or () if not isinstance(d, int)}
             dims = [dim if isinstance(dim, int) else repr(dim) if repr(dim) in names else None for dim in fact.shape]
@@ -164,6 +166,15 @@ class _Extraction:
                 dims = [old.value if new is None and not isinstance(old, int) else new for new, old in pairs]
             value.shape = ir.Shape(dims)
 
+    def _inferred(self) -> dict[str, ir.DataType]:
+        """Types by onnx's own inference, which looks into functions."""
+        try:
+            found = onnx.shape_inference.infer_shapes(to_proto(embedded(self.model)))
+        except Exception:  # noqa: BLE001 - protobuf's for what is too large, and several of the inference itself
+            return {}
+        infos = [info for info in found.graph.value_info if info.type.tensor_type.elem_type]
+        return {info.name: ir.DataType(info.type.tensor_type.elem_type) for info in infos}
+
     def _as_input(self, value: ir.Value) -> ir.Value:
         if value.is_graph_input():
             return value
@@ -171,11 +182,12 @@ class _Extraction:
             name=value.name, type=value.type, shape=value.shape, doc_string=value.doc_string,
             metadata_props=dict(value.metadata_props),
         )  # fmt: skip
-        if value.is_initializer():
-            del self.graph.initializers[value.name or ""]
         for use in list(value.uses()):
             use.node.replace_input_with(use.idx, made)
-        value.name = self.ctx.name(f"{value.name}_before")
+        if value.is_initializer():
+            del self.graph.initializers[value.name or ""]  # and not renamed: its tensor, which is shared, would be too
+        else:
+            value.name = self.ctx.name(f"{value.name}_before")
         return made
 
     def _keep(self, nodes: set[ir.Node], inputs: list[ir.Value], outputs: list[ir.Value]) -> None:

@@ -62,7 +62,7 @@ def relative_error(got: Any, expected: Any, least: float = 0.0) -> float:
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
         return float("inf")
     scale = max(least, float(np.abs(b[finite]).max(initial=0))) or 1.0
-    return float(np.abs(a - b)[finite].max(initial=0)) / scale
+    return float(np.abs(a[finite] - b[finite]).max(initial=0)) / scale
 
 
 class LossCheck:

@@ -262,8 +262,9 @@ class _Quantization:
         uses = list(value.uses())
         first = next(iter(graph)) if producer is None else producer
         if producer is None:
-            del graph.initializers[name]
-        value.name = ctx.name(f"{name}_before")
+            del graph.initializers[name]  # and not renamed: its tensor, which is shared, would be too
+        else:
+            value.name = ctx.name(f"{name}_before")
         whole = _initializer(ctx, graph, f"{name}_quantized", numbers, _TYPES[layout.bits])
         if (
             self.form == "dequantize"
