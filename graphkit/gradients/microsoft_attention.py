@@ -210,11 +210,12 @@ def attention(c: Call) -> Sequence[Tensor | None]:
 
 @lowering("RotaryEmbedding", domain=DOMAIN)
 def rotary_embedding(c: Call) -> Sequence[Tensor | None]:
-    """Each pair turned by the angle of its position; positions are given, or the first of them is."""
+    """Each pair turned by the angle of its position; positions are given, or the first of them is.
+
+    Of packed batches too: the kernels take the positions as they stand.
+    """
     x, places = c.needed(0), c.needed(1)
     cos, sin = c.needed(2), c.needed(3)
-    if c.attribute("is_packed_batching", 0):
-        raise GradientError("the gradient of com.microsoft.RotaryEmbedding is not written for packed batches")
     by_head = x.rank == 4
     sequence = length(x, 2 if by_head else 1)
     if places.rank == 1:

@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 import graphkit as gk
+from graphkit.errors import GradientError
 from graphkit.gradients.lowered import LOWERINGS, Call
 from graphkit.interpreter import apply
 from graphkit.optimizers.add_gradients import add_gradients
@@ -177,6 +178,19 @@ CASES = {
     "Attention, cache, ends and starts": (
         "Attention", MS, [X, draw(4, 24), draw(24), ints(5, 4, 0, 1), draw(2, 2, 2, 2, 4)],
         HEADS | {"unidirectional": 1}, 2),
+    "LinearAttention": (
+        "LinearAttention", MS, [draw(2, 3, 12), draw(2, 3, 6), draw(2, 3, 4), draw(2, 2, 3, 2), draw(2, 3, 2),
+                                draw(2, 3, 2)], {"q_num_heads": 4, "kv_num_heads": 2}, 2),
+    "CausalConvWithState": (
+        "CausalConvWithState", MS, [draw(2, 3, 5), draw(3, 1, 3), draw(3), draw(2, 3, 2)], {"activation": "silu"}, 2),
+    "CausalConvWithState, dilation": (
+        "CausalConvWithState", MS, [draw(2, 3, 5), draw(3, 1, 3), draw(3)], {"dilation": 2}, 2),
+    "CausalConvWithState, channels last": (
+        "CausalConvWithState", MS, [draw(2, 5, 3), draw(3, 1, 3), None, draw(2, 4, 3)],
+        {"dilation": 2, "channels_last": 1}, 2),
+    "RotaryEmbedding, packed": (
+        "RotaryEmbedding", MS, [draw(2, 3, 12), np.array([[0, 1, 2], [4, 5, 8]]), COS, SIN],
+        {"is_packed_batching": 1}, 1),
     "RotaryEmbedding": (
         "RotaryEmbedding", MS, [draw(2, 3, 12), np.array([[0, 1, 2], [4, 5, 8]]), COS, SIN], {}, 1),
     "RotaryEmbedding, first position": (
@@ -331,6 +345,28 @@ def test_without_a_kernel_here(name):
     found = gk.grad(loss, range(len(given)))(*[gk.tensor(a) for a in values])
     for n, g in enumerate(found):
         np.testing.assert_allclose(g.numpy(), differences(loss, values, n, 1e-3), rtol=1e-4, atol=1e-4)
+
+
+REFUSED = {
+    "a quantized cache": grouped(1, (PAST_K, PAST_V), [5, 5], 6, k_quant_type="PER_TENSOR"),
+    "a cache that evicts": grouped(1, (PAST_K, PAST_V), [5, 5], 6, sliding_window_cache=1, local_window_size=5),
+    "do_rotary": ("Attention", MS, [X, draw(4, 24), draw(24)], HEADS | {"do_rotary": 1}, 1),
+    "past_present_share_buffer": (
+        "Attention", MS, [X, draw(4, 24), draw(24)], HEADS | {"past_present_share_buffer": 1}, 1),
+    "state_window": (
+        "LinearAttention", MS, [draw(2, 3, 4)] * 3, {"q_num_heads": 2, "kv_num_heads": 2, "update_rule": "linear",
+                                                     "state_window": 2}, 2),
+    "ndim": ("CausalConvWithState", MS, [draw(2, 3, 5, 5), draw(3, 1, 3, 3)], {"ndim": 2}, 2),
+    "a mask of 7 numbers": ("Attention", MS, [X, draw(4, 24), draw(24), ints(*range(7))], HEADS, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_is_named(what):
+    op, domain, arrays, attributes, outputs = REFUSED[what]
+    given = [None if a is None else gk.tensor(a) for a in narrow(arrays)]
+    with pytest.raises(GradientError, match=what):
+        LOWERINGS[op, domain](Call(op, domain, given, attributes, outputs))
 
 
 def test_packed_is_unpacked():
