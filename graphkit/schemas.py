@@ -24,12 +24,13 @@ READABLE_OPSET: Final = 28
 # Operators of the default domain that ONNX Runtime has and ONNX does not: files that it optimized hold them.
 WITHOUT_SCHEMA: Final = frozenset({"SimplifiedLayerNormalization"})
 
-# Element types that came after opset 21, by numpy's names and ONNX's numbers, as schemas write them.
+# Element types that came after opset 21, or that many operators take from a later one on, by numpy's names and ONNX's
+# numbers, as schemas write them.
 LATE: Final = {
     "float4_e2m1fn": "tensor(float4e2m1)", "float8_e8m0fnu": "tensor(float8e8m0)", "uint2": "tensor(uint2)",
-    "int2": "tensor(int2)",
+    "int2": "tensor(int2)", "bfloat16": "tensor(bfloat16)",
 }  # fmt: skip
-_LATE_NUMBERS: Final = dict(zip(range(23, 27), LATE.values(), strict=True))
+_LATE_NUMBERS: Final = dict(zip(range(23, 27), LATE.values(), strict=False))
 _NAMING_TYPES: Final = frozenset({"to", "dtype", "output_dtype"})
 
 if TYPE_CHECKING:

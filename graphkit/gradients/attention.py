@@ -86,8 +86,9 @@ def _bias(
     bias = total(parts)
     if bias is None or not may_be_dead:
         return bias, None
-    highest = apply1("ReduceMax", bias, constant_ints([-1]), keepdims=1)
-    return bias, apply1("Greater", highest, number(lowest(q) / 2, q)).astype(q.dtype)
+    wide = bias.astype("float32") if bias.dtype == dtypes.BFLOAT16 else bias  # CUDA takes no maximum of bfloat16
+    highest = apply1("ReduceMax", wide, constant_ints([-1]), keepdims=1)
+    return bias, apply1("Greater", highest, number(lowest(q) / 2, wide)).astype(q.dtype)
 
 
 def _windows(queries: Tensor, keys: Tensor, offset: Tensor | None, left: int, right: int, like: Tensor) -> Tensor:
