@@ -1,4 +1,4 @@
-"""Gradients in half precision: types kept, valid files, and the numbers of float32 as far as half precision has them."""
+"""Gradients in half precision: types kept, files valid, and the numbers of float32, as near as half precision comes."""
 
 from __future__ import annotations
 
