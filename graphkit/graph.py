@@ -87,6 +87,16 @@ class Graph:
     def adopt(cls, model: ir.Model) -> Graph:
         """A Graph around a model's main graph, with a Record for every node and types inferred afresh."""
         keep_apart(model.graph)
+        self = cls.around(model)
+        for graph_value in (*model.graph.inputs, *model.graph.initializers.values()):
+            self._types[graph_value] = self._declared(graph_value)
+        for node in model.graph:
+            self.read(node)
+        return self
+
+    @classmethod
+    def around(cls, model: ir.Model) -> Graph:
+        """A Graph around a model's main graph as it is: to append to, not to differentiate; written types hold."""
         self = cls(model.graph, opset=model.opset_imports.get("", schemas.WORKING_OPSET))
         self.strict = False
         for node in ir.traversal.RecursiveGraphIterator(model.graph):
@@ -96,11 +106,7 @@ class Graph:
                 if a.type == ir.AttributeType.GRAPH:
                     body = a.as_graph()
                     self._used.update(v.name for v in (*body.inputs, *body.initializers.values()) if v.name)
-        for graph_value in (*model.graph.inputs, *model.graph.initializers.values()):
-            self._used.add(graph_value.name or "")
-            self._types[graph_value] = self._declared(graph_value)
-        for node in model.graph:
-            self.read(node)
+        self._used.update(v.name for v in (*model.graph.inputs, *model.graph.initializers.values()) if v.name)
         return self
 
     def read(self, node: ir.Node) -> Record:

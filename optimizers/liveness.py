@@ -1,13 +1,13 @@
 """An estimate of the memory that a run of a model takes for what it computes, from when each value is last read.
 
-A value is there from the node that makes it to the last that reads it; what a graph gives out stays to the end. As in
-the runtime, an operator that only changes a shape makes no copy, and one that works element by element writes over an
-input that nothing reads any more. Nodes count in the order in which they stand in the model, which the runtime need not
-follow.
+A value is there from the node that makes it to the last that reads it, in the order in which ONNX Runtime runs a graph
+by default. As there, an operator that only changes a shape makes no copy, and one that works element by element writes
+over an input that nothing reads any more. What the caller holds does not count: inputs, initializers, outputs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -19,7 +19,7 @@ from graphkit.modelfile import ModelLike, borrow_model
 from graphkit.optimizers.context import Context
 from graphkit.optimizers.facts import Facts, at_sizes, subgraphs_of
 
-__all__ = ["IN_PLACE", "VIEWS", "Liveness", "Step", "ValueBytes", "live_bytes", "peak_activation_bytes", "peak_of"]
+__all__ = ["Liveness", "Step", "ValueBytes", "as_run", "live_bytes", "peak_activation_bytes", "peak_of", "step_of"]
 
 # Operators whose output is their first input's memory under another shape.
 VIEWS: Final = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
@@ -46,8 +46,8 @@ class Liveness:
     """What ``live_bytes`` found, in bytes.
 
     ``activations`` is the most that the values computed in a run take at once, ``node`` the output of the node where
-    that is; ``inputs``, ``initializers`` and ``outputs`` are the sums of those of the main graph. Outputs that a node
-    makes are part of ``activations`` too.
+    that is; ``inputs``, ``initializers`` and ``outputs`` are the sums of those of the main graph, of which nothing is
+    part of ``activations``.
     """
 
     activations: int
@@ -73,6 +73,7 @@ class ValueBytes:
         self.facts: Facts = self.ctx.facts
         self.facts.sizes = self._dims
         self.facts.sweep(self.ctx.graphs())
+        self._known: dict[ir.Value, int] = {}
 
     def shape(self, value: ir.Value) -> tuple[int, ...] | None:
         """The shape of a value in numbers, None where not even its rank is known."""
@@ -85,15 +86,18 @@ class ValueBytes:
 
     def __call__(self, value: ir.Value) -> int:
         """The bytes of a value; of one element where its rank is unknown, none for text and sequences."""
+        known = self._known.get(value)
+        if known is None:
+            known = self._known[value] = self._count(value)
+        return known
+
+    def _count(self, value: ir.Value) -> int:
         dtype = self.facts(value).dtype or value.dtype
         if dtype is None or dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
             return 0
         if value.type is not None and not isinstance(value.type, ir.TensorType):
             return 0
-        count = 1
-        for dim in self.shape(value) or ():
-            count *= dim
-        return int(count * dtype.itemsize + 0.5)
+        return int(math.prod(self.shape(value) or ()) * dtype.itemsize + 0.5)
 
 
 def peak_activation_bytes(model: ModelLike, dims: Mapping[str, int] | None = None) -> int:
@@ -116,41 +120,65 @@ def live_bytes(model: ModelLike, dims: Mapping[str, int] | None = None) -> Liven
         dims: The sizes of symbolic dims by name, such as ``{"batch": 32}``; those it does not name count as 1.
 
     A body of If, Loop or Scan counts at its own peak while its node runs, the largest of a node's bodies alone; a call
-    of a function counts as one node.
+    of a function counts as one node. The runtime's own optimizations may merge nodes, and so make less.
     """
     own = borrow_model(model)
     size = ValueBytes(own, dims)
-    steps = steps_of(own.graph, size)
-    kept = [value for value in own.graph.outputs if value.producer() is not None]
-    peak, place = peak_of(steps, kept)
     nodes = list(own.graph)
+    steps = [step_of(node, size) for node in nodes]
+    order = as_run(steps)
+    peak, place = peak_of([steps[n] for n in order])
     return Liveness(
         activations=peak,
-        node=next((v.name or "" for v in nodes[place].outputs if v.name), "") if nodes else "",
+        node=next((v.name or "" for v in nodes[order[place]].outputs if v.name), "") if nodes else "",
         inputs=sum(size(v) for v in own.graph.inputs if not v.is_initializer()),
         initializers=sum(size(v) for v in own.graph.initializers.values()),
         outputs=sum(size(v) for v in own.graph.outputs),
     )
 
 
-def steps_of(graph: ir.Graph, size: ValueBytes) -> list[Step]:
-    """The nodes of a graph as steps, whose values are keyed by themselves."""
-    return [step_of(node, size) for node in graph]
-
-
 def step_of(node: ir.Node, size: ValueBytes) -> Step:
-    """One node as a step."""
+    """One node as a step, whose values are keyed by themselves."""
     plain = node.domain == ""
     bodies = subgraphs_of(node)
     reads = [value for value in node.inputs if value is not None and value.producer() is not None]
     inner = 0
     if bodies:
         reads += [value for value in captured_values(node) if value.producer() is not None]
-        inner = max(peak_of(steps_of(body, size), list(body.outputs))[0] for body in bodies)
-    makes = [(value, size(value)) for value in node.outputs if value.name != ""]
+        inner = max(_body_peak(body, size) for body in bodies)
+    outside = size.ctx.model.graph.outputs
+    makes = [(v, 0 if v.is_graph_output() and v in outside else size(v)) for v in node.outputs if v.name != ""]
     if plain and node.op_type == "Constant":
         makes = [(value, 0) for value, _ in makes]  # it is kept with the model, and not made at each run
     return Step(makes, reads, inner, plain and node.op_type in VIEWS, plain and node.op_type in IN_PLACE)
+
+
+def _body_peak(body: ir.Graph, size: ValueBytes) -> int:
+    steps = [step_of(node, size) for node in body]
+    return peak_of([steps[n] for n in as_run(steps)], body.outputs)[0]
+
+
+def as_run(steps: Sequence[Step]) -> list[int]:
+    """The places of steps in the order in which ONNX Runtime runs them by default.
+
+    Depth first from the steps that nothing reads, the last of them first, and from each to the last of those that it
+    reads first (``Graph::ReverseDFSFrom`` in the runtime, with its nodes in the order of the file).
+    """
+    maker = {key: place for place, step in enumerate(steps) for key, _ in step.makes}
+    before = [sorted({maker[key] for key in step.reads if key in maker}) for step in steps]
+    read = {place for places in before for place in places}
+    stack = [(place, False) for place in range(len(steps)) if place not in read]
+    seen: set[int] = set()
+    order: list[int] = []
+    while stack:
+        place, done = stack.pop()
+        if done:
+            order.append(place)
+        elif place not in seen:
+            seen.add(place)
+            stack.append((place, True))
+            stack.extend((earlier, False) for earlier in before[place] if earlier not in seen)
+    return order
 
 
 def peak_of(steps: Sequence[Step], kept: Iterable[Hashable] = ()) -> tuple[int, int]:
