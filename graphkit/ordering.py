@@ -18,6 +18,7 @@ from graphkit.methods import constant_ints
 
 __all__ = ["after", "false_after"]
 
+
 def false_after(values: Iterable[Tensor]) -> Tensor:
     """False, as a scalar that no runtime knows before every one of some floating values is computed.
 

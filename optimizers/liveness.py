@@ -19,7 +19,17 @@ from graphkit.modelfile import ModelLike, borrow_model
 from graphkit.optimizers.context import Context
 from graphkit.optimizers.facts import Facts, at_sizes, subgraphs_of
 
-__all__ = ["Liveness", "Step", "ValueBytes", "as_run", "live_bytes", "peak_activation_bytes", "peak_of", "step_of"]
+__all__ = [
+    "Liveness",
+    "Step",
+    "ValueBytes",
+    "as_run",
+    "live_bytes",
+    "peak_activation_bytes",
+    "peak_in_graph",
+    "peak_of",
+    "step_of",
+]
 
 # Operators whose output is their first input's memory under another shape.
 VIEWS: Final = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
@@ -124,17 +134,24 @@ def live_bytes(model: ModelLike, dims: Mapping[str, int] | None = None) -> Liven
     """
     own = borrow_model(model)
     size = ValueBytes(own, dims)
-    nodes = list(own.graph)
-    steps = [step_of(node, size) for node in nodes]
-    order = as_run(steps)
-    peak, place = peak_of([steps[n] for n in order])
+    peak, node = peak_in_graph(own.graph, size)
     return Liveness(
         activations=peak,
-        node=next((v.name or "" for v in nodes[order[place]].outputs if v.name), "") if nodes else "",
+        node=next((v.name for v in node.outputs if v.name), "") if node is not None else "",
         inputs=sum(size(v) for v in own.graph.inputs if not v.is_initializer()),
         initializers=sum(size(v) for v in own.graph.initializers.values()),
         outputs=sum(size(v) for v in own.graph.outputs),
     )
+
+
+def peak_in_graph(graph: ir.Graph, size: ValueBytes) -> tuple[int, ir.Node | None]:
+    """The peak of one graph of the model that ``size`` is of, and the node where that is."""
+    nodes = list(graph)
+    steps = [step_of(node, size) for node in nodes]
+    order = as_run(steps)
+    kept = graph.outputs if graph is not size.ctx.model.graph else ()
+    peak, place = peak_of([steps[n] for n in order], kept)
+    return peak, nodes[order[place]] if nodes else None
 
 
 def step_of(node: ir.Node, size: ValueBytes) -> Step:
@@ -145,17 +162,12 @@ def step_of(node: ir.Node, size: ValueBytes) -> Step:
     inner = 0
     if bodies:
         reads += [value for value in captured_values(node) if value.producer() is not None]
-        inner = max(_body_peak(body, size) for body in bodies)
-    outside = size.ctx.model.graph.outputs
-    makes = [(v, 0 if v.is_graph_output() and v in outside else size(v)) for v in node.outputs if v.name != ""]
+        inner = max(peak_in_graph(body, size)[0] for body in bodies)
+    public = node.graph is size.ctx.model.graph
+    makes = [(v, 0 if public and v.is_graph_output() else size(v)) for v in node.outputs if v.name != ""]
     if plain and node.op_type == "Constant":
         makes = [(value, 0) for value, _ in makes]  # it is kept with the model, and not made at each run
     return Step(makes, reads, inner, plain and node.op_type in VIEWS, plain and node.op_type in IN_PLACE)
-
-
-def _body_peak(body: ir.Graph, size: ValueBytes) -> int:
-    steps = [step_of(node, size) for node in body]
-    return peak_of([steps[n] for n in as_run(steps)], body.outputs)[0]
 
 
 def as_run(steps: Sequence[Step]) -> list[int]:

@@ -14,29 +14,21 @@ from collections.abc import Collection, Mapping
 from math import isqrt
 from typing import Final, overload
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
-from graphkit import interpreter
-from graphkit.conversion import constant_array
-from graphkit.core import Tensor, as_tensor
 from graphkit.errors import PassError, did_you_mean
-from graphkit.graph import Graph
-from graphkit.interpreter import apply1
 from graphkit.modelfile import ModelLike, give_back, lowest_ir_version, read_model
-from graphkit.optimizers.base import sweep
-from graphkit.optimizers.context import Context
-from graphkit.optimizers.facts import subgraphs_of
-from graphkit.optimizers.liveness import ValueBytes, peak_activation_bytes
-from graphkit.optimizers.recompute_plan import Choice, Forward, is_masked, schedule
-from graphkit.ordering import after, false_after
-from graphkit.statistics import keep_apart
+from graphkit.optimizers.liveness import ValueBytes
+from graphkit.optimizers.recompute_forward import Forward
+from graphkit.optimizers.recompute_plan import Choice
+from graphkit.optimizers.recompute_rewrite import is_recomputed, rewrite
 
-__all__ = ["recompute", "recompute_in_place"]
+__all__ = ["LOSS", "recompute", "recompute_in_place"]
 
-MARK: Final = "graphkit.recomputed"
 LOSS: Final = "loss"
+# The size of a dim that has none: who wants to save memory has more in activations than in parameters.
+_LARGE: Final = 1024
 _UNITS: Final = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1024, "MI": 1024**2, "GI": 1024**3}
 
 
@@ -80,7 +72,7 @@ def recompute(
         of: The value that the gradients are of.
         keep: Names of values to keep in any case.
         dims: The sizes of symbolic dims by name that the estimates go by, such as ``{"batch": 32}``. ``memory`` needs
-            one for each.
+            one for each; otherwise those without one are taken to be large.
 
     Raises:
         PassError: for a value that the model has not, a model without a reverse pass or one that computes again
@@ -116,17 +108,17 @@ def recompute_in_place(
         raise PassError(f"segments is a whole number, 1 or more, not {segments!r}")
     if is_recomputed(model.graph):
         raise PassError("the model computes activations again already; start from the one that does not")
+    names = sorted({d.value for v in model.graph.inputs for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value})
     if limit is not None:
-        _check_sizes(model, dims or {})
-    size = ValueBytes(model, dims)
+        _check_sizes(names, dims or {})
+    size = ValueBytes(model, dict.fromkeys(names, _LARGE) | dict(dims or {}))
     forward = _taken_apart(model, of, size)
     kept = {_named(model.graph, name) for name in keep}
     if limit is not None:
-        choice = _within(forward, kept, limit, peak_activation_bytes(model, dims))
+        choice = _within(forward, kept, limit)
     else:
-        count = isqrt(len(forward.cuts(forward.finest())) + 1) if segments is None else segments
-        choice = _of_count(forward, kept, max(count, 1))
-    return _rewrite(model, choice) if choice.again else 0
+        choice = _least(forward, kept) if segments is None else _of_count(forward, kept, segments)
+    return rewrite(model, choice) if choice.again else 0
 
 
 def byte_count(memory: int | str) -> int:
@@ -146,35 +138,11 @@ def byte_count(memory: int | str) -> int:
     return memory
 
 
-def is_recomputed(graph: ir.Graph) -> bool:
-    """Whether a graph computes activations again already."""
-    return any(MARK in node.metadata_props for node in graph)
-
-
-@sweep("recompute", training=False, targets=())
-def _recompute(ctx: Context) -> int:
-    """Activations that a reverse pass reads are computed again instead of kept: less memory for more time.
-
-    Only where it is asked for by name, and in a graph with an output or value called "loss" and nodes behind it; see
-    ``graphkit.optimizers.recompute``, which also takes a number of segments or a limit of memory.
-    """
-    graph = ctx.model.graph
-    if is_recomputed(graph) or not any(v.name == LOSS for node in graph for v in node.outputs):
-        return 0
-    try:
-        done = recompute_in_place(ctx.model)
-    except PassError:
-        return 0
-    ctx.account.nodes += done
-    return done
-
-
 # Choosing
 
 
-def _check_sizes(model: ir.Model, dims: Mapping[str, int]) -> None:
-    names = {d.value for v in model.graph.inputs for d in v.shape or () if not isinstance(d, int) and d.value}
-    missing = sorted(name for name in names if name not in dims)
+def _check_sizes(names: Collection[str], dims: Mapping[str, int]) -> None:
+    missing = [name for name in names if name not in dims]
     if missing:
         example = ", ".join(f'"{name}": 32' for name in missing)
         raise PassError(f"how much memory activations take depends on {', '.join(missing)}: give dims={{{example}}}")
@@ -198,6 +166,14 @@ def _named(graph: ir.Graph, name: str) -> ir.Value:
     return found
 
 
+def _least(forward: Forward, keep: Collection[ir.Value]) -> Choice:
+    """The choice that is estimated to keep least, of about the square root of as many segments as there could be."""
+    middle = isqrt(len(forward.cuts(forward.finest())) + 1)
+    cuts = {forward.cuts(max(2, count)): None for count in (middle // 2, middle, middle * 2, middle * 4)}
+    choices = [Choice(forward, peak=forward.peak), *(Choice.of(forward, each, keep) for each in cuts)]
+    return min(choices, key=lambda choice: (choice.peak, choice.cost))
+
+
 def _of_count(forward: Forward, keep: Collection[ir.Value], count: int) -> Choice:
     """The choice of that many segments, or the nearest to it that there is."""
     if count == 1:
@@ -206,11 +182,11 @@ def _of_count(forward: Forward, keep: Collection[ir.Value], count: int) -> Choic
     return Choice.of(forward, min(tried, key=lambda cuts: (abs(len(cuts) + 1 - count), len(cuts))), keep)
 
 
-def _within(forward: Forward, keep: Collection[ir.Value], limit: int, before: int) -> Choice:
+def _within(forward: Forward, keep: Collection[ir.Value], limit: int) -> Choice:
     """The choice that is estimated to be the cheapest of those that keep to the limit."""
-    unchanged = Choice(forward, peak=before)
+    before = forward.peak
     if before <= limit:
-        return unchanged
+        return Choice(forward, peak=before)
     finest = len(forward.cuts(forward.finest())) + 1
     counts = sorted({max(2, round(finest / 2 ** (step / 2))) for step in range(64) if 2 ** (step / 2) < 2 * finest})
     choices = [Choice.of(forward, cuts, keep) for cuts in {forward.cuts(count): None for count in counts}]
@@ -241,103 +217,3 @@ def _keeping_more(choice: Choice, keep: Collection[ir.Value], limit: int) -> Cho
         else:
             high = middle - 1
     return best
-
-
-# Rewriting
-
-
-def _rewrite(model: ir.Model, choice: Choice) -> int:
-    forward = choice.forward
-    actions = list(schedule(choice))
-    behind = set(forward.after)
-    graph = Graph.around(model)
-    model.graph.remove(forward.after)
-    current: dict[ir.Value, ir.Value] = {}
-    with interpreter.using(graph):
-        for action in actions:
-            if action.kind == "wait":
-                never = false_after(_typed(graph, forward, v) for v in action.sinks)
-                for value in action.waiting:
-                    waiting = after(_typed(graph, forward, current.get(value, value), value), never)
-                    current[value] = _made(waiting, value)
-            elif action.node in behind:
-                assert action.node is not None
-                _rebind(action.node, current)
-                model.graph.append(action.node)
-            elif action.kind == "again":
-                assert action.node is not None
-                _repeat(graph, action.node, current)
-    keep_apart(model.graph)
-    return sum(1 for _ in choice.nodes())
-
-
-def _typed(graph: Graph, forward: Forward, value: ir.Value, like: ir.Value | None = None) -> Tensor:
-    """The value's Tensor, with a dtype and a rank, which passes need not have written down."""
-    known = like if like is not None else value
-    if value.type is None or value.dtype is None:
-        dtype = forward.dtype(known)
-        assert dtype is not None
-        value.type = ir.TensorType(dtype)
-    if value.shape is None:
-        shape = forward.size.shape(known)
-        value.shape = None if shape is None else ir.Shape([None] * len(shape))
-    return graph.tensor(value)
-
-
-def _made(t: Tensor, like: ir.Value) -> ir.Value:
-    value = t.value
-    assert value is not None
-    value.type, value.shape = like.type, like.shape
-    node = value.producer()
-    assert node is not None
-    node.metadata_props[MARK] = "1"
-    return value
-
-
-def _repeat(graph: Graph, node: ir.Node, current: dict[ir.Value, ir.Value]) -> None:
-    if is_masked(node):
-        _drop_again(graph, node, current)
-        return
-    made = ir.Node(
-        node.domain,
-        node.op_type,
-        [None if v is None else current.get(v, v) for v in node.inputs],
-        list(node.attributes.values()),
-        overload=node.overload,
-        num_outputs=len(node.outputs),
-        name=graph.unique(f"{node.name or node.op_type}_again"),
-        doc_string=node.doc_string,
-        metadata_props=dict(node.metadata_props) | {MARK: "1"},
-    )
-    for old, new in zip(node.outputs, made.outputs, strict=True):
-        new.name = graph.unique(f"{old.name}_again") if old.name else ""
-        new.type, new.shape = old.type, old.shape
-        current[old] = new
-    graph.graph.append(made)
-
-
-def _drop_again(graph: Graph, node: ir.Node, current: dict[ir.Value, ir.Value]) -> None:
-    """Dropout by the mask that was drawn, as the runtime's kernel does it."""
-    x, mask = node.inputs[0], node.outputs[1]
-    assert x is not None
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    ratio = None if given is None else constant_array(given)
-    probability = np.float32(0.5) if ratio is None else np.float32(ratio.reshape(()))
-    t = graph.tensor(current.get(x, x))
-    scale = np.float32(1) / (np.float32(1) - probability)
-    kept = apply1("Mul", graph.tensor(current.get(mask, mask)).astype(t.dtype), t)
-    dropped = apply1("Mul", kept, as_tensor(np.asarray(scale, dtype=t.dtype)))
-    current[node.outputs[0]] = _made(dropped, node.outputs[0])
-
-
-def _rebind(node: ir.Node, current: Mapping[ir.Value, ir.Value]) -> None:
-    """Let a node, and its bodies, read the values that stand for others now."""
-    for index, value in enumerate(node.inputs):
-        if value is not None and value in current:
-            node.replace_input_with(index, current[value])
-    for body in subgraphs_of(node):
-        for inner in body:
-            _rebind(inner, current)
-        for index, value in enumerate(body.outputs):
-            if value in current:
-                body.outputs[index] = current[value]

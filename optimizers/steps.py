@@ -12,7 +12,7 @@ from graphkit.errors import PassError
 from graphkit.modelfile import write_model
 from graphkit.optimizers.base import Pass
 from graphkit.optimizers.flops import count_flops, declared_shape
-from graphkit.optimizers.liveness import ValueBytes, peak_of, steps_of
+from graphkit.optimizers.liveness import ValueBytes, peak_in_graph
 from graphkit.optimizers.report import Report, Size, Step, measure
 
 __all__ = ["check_folder", "size_up", "take_steps"]
@@ -31,8 +31,7 @@ def size_up(model: ir.Model) -> Size:
 
     flops = count_flops(model.graph.all_nodes(), shape_of)
     size.flops, size.uncounted = flops.count, flops.unknown
-    made = [value for value in model.graph.outputs if value.producer() is not None]
-    size.peak_activation_bytes, _ = peak_of(steps_of(model.graph, bytes_of), made)
+    size.peak_activation_bytes, _ = peak_in_graph(model.graph, bytes_of)
     return size
 
 
