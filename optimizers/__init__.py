@@ -19,6 +19,7 @@ from graphkit.optimizers.opsets import change_opset
 from graphkit.optimizers.pipeline import optimize
 from graphkit.optimizers.precision import PrecisionReport, to_precision
 from graphkit.optimizers.quantize import QuantizationReport, quantize_weights
+from graphkit.optimizers.recompute import recompute
 from graphkit.optimizers.report import Report
 
 # Each registers its passes; this is the order in which the pipeline tries them.
@@ -48,6 +49,7 @@ for _module in (
     "recurrent",
     "merge",
     "prune",
+    "recompute_pass",
 ):
     import_module(f"graphkit.optimizers.{_module}")
 
@@ -67,6 +69,7 @@ __all__ = [
     "optimize",
     "passes",
     "quantize_weights",
+    "recompute",
     "to_inference",
     "to_precision",
 ]

@@ -46,8 +46,9 @@ class Pass:
 
     ``tolerance`` is the relative difference it may cause (0: none, bit for bit); ``training`` says that it keeps
     parameters, random draws and state as they are, so that it may run on a graph that is being trained; ``targets``
-    names the presets that it pays in. The target of ``inference`` and ``training`` is the runtime's CPU provider, that
-    of ``web`` its WASM build, and that of ``cuda`` its CUDA provider.
+    names the presets that it pays in (none: it runs only where it is asked for by name). The target of ``inference``
+    and ``training`` is the runtime's CPU provider, that of ``web`` its WASM build, and that of ``cuda`` its CUDA
+    provider.
     """
 
     name: str

@@ -129,6 +129,13 @@ class Context(Known):
         self._names[f"{hint}_{number}"] += 1
         return f"{hint}_{number}"
 
+    def take_names(self, graph: ir.Graph) -> None:
+        """Note the names that a rewrite of a whole graph made by itself."""
+        for node in graph:
+            for name in (node.name, *(value.name for value in node.outputs)):
+                if name and name not in self._names:
+                    self._names[name] = 1
+
     def rename_moved(self, value: ir.Value) -> None:
         """Give a value that leaves its body another name, if anything else in the model is called so."""
         if value.name and self._names[value.name] > 1:

@@ -11,7 +11,7 @@ from graphkit.optimizers.recompute_rewrite import is_recomputed
 __all__: list[str] = []
 
 
-@sweep("recompute", training=False, targets=())
+@sweep("recompute", targets=())
 def _recompute(ctx: Context) -> int:
     """Activations that a reverse pass reads are computed again instead of kept: less memory for more time.
 
@@ -26,4 +26,5 @@ def _recompute(ctx: Context) -> int:
     except PassError:
         return 0
     ctx.account.nodes += done
+    ctx.take_names(graph)
     return done

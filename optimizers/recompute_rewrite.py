@@ -109,9 +109,8 @@ def _drop_again(graph: Graph, node: ir.Node, current: dict[ir.Value, ir.Value]) 
     ratio = None if given is None else constant_array(given)
     probability = np.float32(0.5) if ratio is None else np.float32(ratio.reshape(()))
     t = graph.tensor(current.get(x, x))
-    scale = np.float32(1) / (np.float32(1) - probability)
     kept = apply1("Mul", graph.tensor(current.get(mask, mask)).astype(t.dtype), t)
-    dropped = apply1("Mul", kept, as_tensor(np.asarray(scale, dtype=t.dtype)))
+    dropped = apply1("Div", kept, as_tensor(np.asarray(np.float32(1) - probability, dtype=t.dtype)))
     current[node.outputs[0]] = _made(dropped, node.outputs[0])
 
 

@@ -45,6 +45,14 @@ _OPTIMIZERS = ("sgd", "adam", "adamw")
     help="Go on from a checkpoint that an earlier run wrote; with the same data, --batch and --seed exactly as one "
     "run would have gone on.",
 )
+@click.option(
+    "--recompute",
+    is_flag=False,
+    flag_value="auto",
+    metavar="[SEGMENTS|BYTES]",
+    help="Keep fewer activations and compute the others again: less memory for more time; in so many segments, or so "
+    "that activations take no more than e.g. 512MB.",
+)
 @click.option("--curve", metavar="FILE", help="Draw the losses to a .svg or .png file.")
 @options.device
 @options.threads
@@ -64,6 +72,7 @@ def command(
     batch: int,
     seed: int,
     resume: str | None,
+    recompute: str | None,
     curve: str | None,
     device: str,
     threads: int | None,
@@ -87,7 +96,8 @@ def command(
     tests = None if test is None else _read("--test", test)
     rule = _rule(optimizer, lr, momentum, weight_decay)
     names = None if trainable is None else [name.strip() for name in trainable.split(",") if name.strip()]
-    graph = training.build(model, loss=loss, optimizer=rule, trainable=names)
+    again = _recompute(recompute, model, examples, batch)
+    graph = training.build(model, loss=loss, optimizer=rule, trainable=names, recompute=again)
     trainer = training.Trainer(graph, device=device, threads=threads)
     if resume is not None:
         trainer.load(resume)
@@ -136,6 +146,24 @@ def _rule(name: str, lr: float, momentum: float | None, weight_decay: float | No
     if momentum is not None:
         raise click.UsageError(f"--momentum goes with --optimizer sgd, not {name}")
     return optim.Adam(lr, **settings) if name == "adam" else optim.AdamW(lr, **settings)
+
+
+def _recompute(asked: str | None, model: str, examples: dict[str, Any], batch: int) -> bool | dict[str, Any]:
+    """What ``build`` takes, with the sizes that the inputs' dims have in a batch."""
+    if asked is None:
+        return False
+    from graphkit.modelfile import borrow_model
+
+    sizes: dict[str, int] = {}
+    for value in borrow_model(model).graph.inputs:
+        if value.name in examples and value.shape is not None:
+            found = (min(batch, len(examples[value.name])), *examples[value.name].shape[1:])
+            sizes |= {
+                d.value: n for d, n in zip(value.shape, found, strict=False) if not isinstance(d, int) and d.value
+            }
+    if asked == "auto":
+        return {"dims": sizes}
+    return {"dims": sizes, "segments" if asked.isdigit() else "memory": int(asked) if asked.isdigit() else asked}
 
 
 def _epochs(

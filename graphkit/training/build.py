@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from graphkit import autograd, dtypes, interpreter
 from graphkit.core import Array, Key, Tensor, as_tensor
-from graphkit.errors import GradientError, GraphkitError
+from graphkit.errors import GradientError, GraphkitError, did_you_mean
 from graphkit.gradients.shapes import ones_like
 from graphkit.graph import Graph
 from graphkit.interpreter import apply1
@@ -19,6 +19,7 @@ from graphkit.optim import AdamW, Optimizer
 from graphkit.optimizers.add_updates import NEXT, append_updates, make_constant, make_input, make_output
 from graphkit.optimizers.base import select
 from graphkit.optimizers.pipeline import run_passes
+from graphkit.optimizers.recompute import recompute_in_place
 from graphkit.optimizers.report import Report
 from graphkit.tracing import Spec
 from graphkit.training.attention import cheapen_attention
@@ -31,6 +32,7 @@ from graphkit.training.sources import FileSource, ModuleSource, Opened, Source, 
 __all__ = ["build"]
 
 Reduction = Literal["mean", "sum"]
+Recompute: TypeAlias = "bool | int | str | Mapping[str, Any]"
 
 LOSS = "loss"
 NOT_REACHED = "the loss does not depend on it"
@@ -48,6 +50,7 @@ def build(
     reduction: Reduction = "mean",
     accumulate: bool = False,
     optimize: bool = True,
+    recompute: Recompute = False,
 ) -> TrainingGraph:
     """Build the training graph of a module or of any ONNX model: one run of it is one step.
 
@@ -66,6 +69,9 @@ def build(
         reduction: whether the loss is a "mean" over the batch or a "sum"; with ``accumulate``, a mean is weighted.
         accumulate: gradients of several runs are added up until one is fed ``apply`` = True (see ``Trainer.step``).
         optimize: whether graphkit's training-safe passes run over the graph.
+        recompute: keep fewer activations for the reverse pass and compute the others again, see
+            ``graphkit.optimizers.recompute``: True, a number of segments, a limit of memory such as "512MB", or that
+            function's arguments by name: ``{"memory": "512MB", "dims": {"batch": 64}}``.
 
     Raises:
         GradientError: for a loss that is not a scalar, a named parameter that it does not depend on, and operators
@@ -104,6 +110,8 @@ def build(
         for name, (_, following) in opened.buffers.items():
             made.pairs[name] = make_output(graph, following, name + NEXT)
     train = _finish(graph, optimize)
+    if recompute is not False:
+        recompute_in_place(train, **_settings(recompute))
     return TrainingGraph(
         train=train,
         state=first | made.first,
@@ -117,6 +125,18 @@ def build(
         accumulates=accumulate,
         derive=_Derive(source, loss, labels, list(first), optimize),
     )
+
+
+def _settings(recompute: Recompute) -> dict[str, Any]:
+    if recompute is True:
+        return {}
+    if isinstance(recompute, Mapping):
+        known = ("segments", "memory", "keep", "dims")
+        for name in recompute:
+            if name not in known:
+                raise GraphkitError(f"recompute takes {', '.join(known)}, not '{name}'.{did_you_mean(name, known)}")
+        return dict(recompute)
+    return {"memory" if isinstance(recompute, str) else "segments": recompute}
 
 
 def _source(model: Any, inputs: Any, loss: LossLike, named: Sequence[str]) -> Source:

@@ -59,6 +59,18 @@ def test_trains_evaluates_and_writes(train: Train) -> None:
     assert (scores.argmax(1) == test["labels"]).mean() == pytest.approx(report["evaluations"][-1]["accuracy"])
 
 
+@pytest.mark.parametrize("how", [[], ["2"], ["100kB"]], ids=str)
+def test_activations_computed_again_change_no_loss(how: list[str], train: Train) -> None:
+    common = (*COMMON, "--epochs", "2", "--json", "-o")
+    losses = [train(*common, "out", *extra)[1]["losses"] for extra in ([], ["--recompute", *how])]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    code, _, err = train(*common, "out", "--recompute", "10")
+    assert code == 0, err
+    code, _, err = train(*common, "out", "--recompute", "10B")
+    assert code == 1
+    assert "10 are not enough" in err
+
+
 @pytest.mark.parametrize("rule", [["--optimizer", "sgd", "--momentum", "0.9"], ["--optimizer", "adamw"]])
 def test_a_resumed_run_is_the_continuation_bit_for_bit(rule: list[str], train: Train) -> None:
     common = (*COMMON, *rule, "--batch", "30", "--json")
