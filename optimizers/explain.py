@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -14,7 +14,11 @@ __all__ = ["explain_nodes"]
 
 
 def explain_nodes(
-    ctx: Context, chosen: Sequence[Pass], wanted: Sequence[str], accounts: Mapping[str, PassReport]
+    ctx: Context,
+    chosen: Sequence[Pass],
+    wanted: Sequence[str],
+    accounts: Mapping[str, PassReport],
+    is_complete: Callable[[ir.Node, int], bool],
 ) -> list[Explanation]:
     """Ask every pass about the nodes called so, or which give out values called so: each answers with its reason."""
     found: list[Explanation] = []
@@ -28,7 +32,7 @@ def explain_nodes(
             found.append(Explanation(name, "", "", "no node of the result is called so, nor gives out such a value"))
         for node in called:
             operator = node.op_type
-            for made, reason in _answers(ctx, chosen, node):
+            for made, reason in _answers(ctx, chosen, node, is_complete):
                 elsewhere = made.run is None and not _looks_at(made, operator, node.domain)
                 found.append(Explanation(name, operator, made.name, reason, elsewhere))
     return found
@@ -38,7 +42,9 @@ def _looks_at(made: Pass, operator: str, domain: str) -> bool:
     return operator in made.anchors and domain == ""
 
 
-def _answers(ctx: Context, chosen: Sequence[Pass], node: ir.Node) -> Iterator[tuple[Pass, str]]:
+def _answers(
+    ctx: Context, chosen: Sequence[Pass], node: ir.Node, is_complete: Callable[[ir.Node, int], bool]
+) -> Iterator[tuple[Pass, str]]:
     for made in chosen:
         if node.graph is None:
             return  # the last answer was a rewrite, which happens only where the rounds ran out
@@ -51,6 +57,8 @@ def _answers(ctx: Context, chosen: Sequence[Pass], node: ir.Node) -> Iterator[tu
             yield made, f"it looks at {', '.join(made.anchors)}"
         elif any(attribute.is_ref() for attribute in node.attributes.values()):
             yield made, "an attribute of the node is set by the function's caller"
+        elif not is_complete(node, ctx.opset(node)):
+            yield made, "the node lacks an input or attribute that its operator must have"
         else:
             outcome = made.rewrite(ctx, node)
             yield made, outcome if isinstance(outcome, str) else "it applies"

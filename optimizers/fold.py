@@ -97,7 +97,7 @@ def _fold_graph(ctx: Context, root: ir.Graph) -> int:
         if producer is None or array.nbytes > max(_allowance(ctx, producer), 4 * _NODE_BYTES) + ctx.slack:
             continue
         ctx.slack -= max(0, array.nbytes - _allowance(ctx, producer))
-        name = producer.name or producer.op_type
+        name = ctx.called(producer)
         if ctx.replace_by_constant(value, array, origin=_origin(producer)):
             ctx.account.rewritten.append(name)
             done += 1

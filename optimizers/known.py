@@ -148,6 +148,11 @@ class Known:
         return known
 
     @staticmethod
+    def called(node: ir.Node) -> str:
+        """What a report calls a node: its name, or that of its first output."""
+        return node.name or next((value.name for value in node.outputs if value.name), node.op_type)
+
+    @staticmethod
     def only_use(value: ir.Value) -> bool:
         """Whether one node input reads the value, and no graph gives it out."""
         return len(value.uses()) == 1 and not value.is_graph_output()

@@ -29,9 +29,9 @@ def _why_apart(ctx: Context, node: ir.Node) -> str:
         if other is node or other.op_identifier() != node.op_identifier():
             continue
         if _key(other) == _key(node):
-            return f"'{other.name or other.outputs[0].name}' is the same in another body, or both are graph outputs"
+            return f"'{ctx.called(other)}' is the same in another body, or both are graph outputs"
         if Counter(other.inputs) == Counter(node.inputs):
-            return f"'{other.name or other.outputs[0].name}' reads the same inputs, with other attributes or order"
+            return f"'{ctx.called(other)}' reads the same inputs, with other attributes or order"
     return f"no other {node.op_type} reads the same inputs"
 
 
@@ -77,24 +77,24 @@ def _merge_content(ctx: Context, node: ir.Node, seen: dict[Hashable, ir.Node]) -
     fact = ctx.facts(node.outputs[0])
     if fact.content is None or not fact.content:
         return False
-    first = seen.setdefault(("content", fact.dtype, fact.shape, fact.content), node)
+    first, name = seen.setdefault(("content", fact.dtype, fact.shape, fact.content), node), ctx.called(node)
     if first is node or not ctx.replace(node.outputs[0], first.outputs[0]):
         return False
-    ctx.account.rewritten.append(node.name or node.op_type)
+    ctx.account.rewritten.append(name)
     return ctx.remove(node)
 
 
 def _merge(ctx: Context, node: ir.Node, first: ir.Node) -> bool:
     if len(node.outputs) != len(first.outputs):
         return False
-    pairs = list(zip(node.outputs, first.outputs, strict=True))
+    name, pairs = ctx.called(node), list(zip(node.outputs, first.outputs, strict=True))
     # A first output that nobody reads may be missing its type; one that is given out cannot take a second name.
     if not all(ctx.can_replace(old, new) for old, new in pairs):
         return False
     for old, new in pairs:
         if not ctx.replace(old, new):
             return False
-    ctx.account.rewritten.append(node.name or node.op_type)
+    ctx.account.rewritten.append(name)
     return ctx.remove(node)
 
 

@@ -220,7 +220,7 @@ def run_passes(
         if not changed:
             break
     if explain:
-        report.explanations = explain_nodes(ctx, chosen, explain, report.passes)
+        report.explanations = explain_nodes(ctx, chosen, explain, report.passes, _is_complete)
 
 
 def _weigher(ctx: Context) -> Callable[[ir.Node], int]:
@@ -279,19 +279,19 @@ def _run_rules(ctx: Context, rules: dict[str, list[Pass]], accounts: dict[str, P
             continue
         if not _is_complete(node, ctx.opset(node)):
             continue
+        name = ctx.called(node)
         for made in rules.get(node.op_type, ()):
             assert made.rewrite is not None
             account = ctx.account = accounts[made.name]
-            name = node.name or node.outputs[0].name
             started = clock()
             try:
                 outcome = made.rewrite(ctx, node)
             except Exception as error:
-                raise _FailedPassError(made, name or node.op_type, error) from error
+                raise _FailedPassError(made, name, error) from error
             account.seconds += clock() - started
             if outcome is True:
                 account.rewrites += 1
-                account.rewritten.append(name or node.op_type)
+                account.rewritten.append(name)
                 changed = True
                 if node.graph is None:
                     break

@@ -14,12 +14,11 @@ __all__ = ["prune"]
 
 
 def _why_kept(ctx: Context, node: ir.Node) -> str:
-    del ctx
     for value in node.outputs:
         if value.is_graph_output():
             return f"a graph gives out '{value.name}'"
         for use in value.uses():
-            return f"'{value.name}' is read by {use.node.op_type} '{use.node.name or use.node.outputs[0].name}'"
+            return f"'{value.name}' is read by {use.node.op_type} '{ctx.called(use.node)}'"
     return "nothing keeps it"
 
 
@@ -41,7 +40,7 @@ def _dead_nodes(ctx: Context, graph: ir.Graph) -> int:
     done = 0
     for node in reversed(graph):
         if ctx.remove(node):
-            ctx.account.rewritten.append(node.name or node.op_type)
+            ctx.account.rewritten.append(ctx.called(node))
             done += 1
             continue
         for body in subgraphs_of(node):
