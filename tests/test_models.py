@@ -8,7 +8,7 @@ import pytest
 import graphkit as gk
 from graphkit import nn, optim
 from graphkit.optimizers import add_gradients
-from models import demo, fashion_mnist, gpt, gradient_flow, lenet, mlp, program, resnet
+from models import demo, fashion_mnist, gpt, gradient_flow, lenet, lstm, mlp, program, resnet
 
 # The worked example: x = 2, y = 1, w1 = 0.5, b1 = 0.1, w2 = -1.5, b2 = 0.3, relu, squared error
 
@@ -71,7 +71,7 @@ def test_gradients_accumulate_until_they_are_forgotten():
     assert w.grad.item() == 6.0
 
 
-# The four models
+# The models
 
 
 def images(rng: np.random.Generator) -> np.ndarray:
@@ -89,6 +89,7 @@ SMALL = {
         10,
     ),
     "gpt": (lambda: gpt.GPT(64, 32, 2, 4, 16), lambda rng: rng.integers(0, 64, (4, 16)), 64),
+    "lstm": (lambda: lstm.Rows(8), images, 10),
     "tied gpt": (lambda: gpt.GPT(64, 32, 1, 2, 16, tied=True), lambda rng: rng.integers(0, 64, (4, 16)), 64),
 }
 
@@ -198,7 +199,7 @@ def test_twenty_steps_are_pytorchs(name, rule):
     np.testing.assert_allclose(eager_losses(model, RULES[rule][0](), x, labels, 20), expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet", "gpt"])
+@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet", "gpt", "lstm"])
 def test_one_training_file_serves_batches_of_1_32_and_77(tmp_path, name):
     x, labels = data_of(name)
     gk.training.build(made(name), "cross_entropy", optim.SGD(0.01), inputs=spec_of(x)).save(tmp_path)
@@ -271,7 +272,7 @@ def test_a_program_exports_the_same_model_either_way(tmp_path, capsys):
     np.testing.assert_allclose(eager, graph, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("module", [mlp, lenet, resnet, gpt, demo, gradient_flow])
+@pytest.mark.parametrize("module", [mlp, lenet, resnet, gpt, lstm, demo, gradient_flow])
 def test_every_program_says_what_it_takes(module, capsys):
     with pytest.raises(SystemExit) as left:
         module.main(["--help"])

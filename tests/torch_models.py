@@ -11,8 +11,8 @@ __all__ = ["mirrored"]
 
 def mirrored(torch: Any, name: str, model: Any) -> Any:
     """A PyTorch module with the parameters of ``model``."""
-    family = next(kind for kind in ("mlp", "gpt", "lenet", "resnet") if kind in name)
-    made = {"mlp": _mlp, "lenet": _lenet, "resnet": _resnet, "gpt": _gpt}[family](torch, model)
+    family = next(kind for kind in ("mlp", "gpt", "lenet", "resnet", "lstm") if kind in name)
+    made = {"mlp": _mlp, "lenet": _lenet, "resnet": _resnet, "gpt": _gpt, "lstm": _lstm}[family](torch, model)
     state = {n: torch.tensor(np.array(v)) for n, v in model.state_dict().items()}
     missing = set(dict(made.named_parameters())) - set(state)
     assert not missing, missing
@@ -53,6 +53,44 @@ def _lenet(torch: Any, model: Any) -> Any:
             return self.head(x.flatten(1))
 
     return LeNet()
+
+
+def _lstm(torch: Any, model: Any) -> Any:
+    nn = torch.nn
+
+    class Layer(nn.Module):
+        def __init__(self, width, inputs):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1, 4 * width, inputs))
+            self.recurrent = nn.Parameter(torch.zeros(1, 4 * width, width))
+            self.bias = nn.Parameter(torch.zeros(1, 8 * width))
+
+        def forward(self, x):
+            width = self.recurrent.shape[2]
+            offset = self.bias[0, : 4 * width] + self.bias[0, 4 * width :]
+            state = memory = torch.zeros(x.shape[1], width)
+            states = []
+            for row in x:
+                gates = row @ self.weight[0].T + state @ self.recurrent[0].T + offset
+                enter, leave, forget, cell = gates.split(width, 1)
+                memory = torch.sigmoid(forget) * memory + torch.sigmoid(enter) * torch.tanh(cell)
+                state = torch.sigmoid(leave) * torch.tanh(memory)
+                states.append(state)
+            return torch.stack(states)
+
+    class Rows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(Layer(layer.width, layer.weight.shape[2]) for layer in model.layers)
+            self.head = nn.Linear(model.layers[-1].width, 10)
+
+        def forward(self, x):
+            x = x.reshape(-1, model.side, model.side).transpose(0, 1)
+            for layer in self.layers:
+                x = layer(x)
+            return self.head(x[-1])
+
+    return Rows()
 
 
 def _resnet(torch: Any, model: Any) -> Any:

@@ -71,11 +71,17 @@ def check(seed: int, alone: int) -> None:
     tries: list[tuple[float, dict[str, Any]]] = [
         (0.0, {"passes": EXACT}),
         *([(0.0, {"preset": "training", "skip": ROUNDING})] if alone else []),
-        *((0.0, {"passes": [str(name)], "settled": False}) for name in rng.choice(EXACT, alone, replace=False)),
+        *(
+            (0.0, {"passes": [str(name), "prune"], "settled": False})
+            for name in rng.choice(EXACT, alone, replace=False)
+        ),
     ]
     if smooth:
         tries += [(LOOSE, {"preset": preset}) for preset in ("inference", "training", "cuda")[: 3 if alone else 1]]
-        tries += [(LOOSE, {"passes": [str(name)]}) for name in rng.choice(ROUNDING, min(alone, len(ROUNDING)))]
+        tries += [
+            (LOOSE, {"passes": [str(name), "prune"], "settled": False})
+            for name in rng.choice(ROUNDING, min(alone, len(ROUNDING)))
+        ]
     for tolerance, options in tries:
         if said := problem(model, feeds, tolerance, **options):
             small = shrunk(model, feeds, lambda m, f: bool(problem(m, f, tolerance, **options)))  # noqa: B023
