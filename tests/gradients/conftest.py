@@ -73,15 +73,25 @@ def suite(request: pytest.FixtureRequest) -> Suite:
     return request.config.stash[SUITE]
 
 
+@pytest.fixture
+def checks_files(request: pytest.FixtureRequest) -> bool:
+    """Whether this test is one of those whose cases are checked as files."""
+    return _is_chosen(request)
+
+
+def _is_chosen(request: pytest.FixtureRequest) -> bool:
+    if "not slow" not in request.config.option.markexpr or request.node.path.name in ALWAYS:
+        return True
+    return zlib.crc32(request.node.nodeid.encode()) % SLICE == 0
+
+
 class _Watch:
     """One test's watch: what runs just now, and what check_gradients asks for."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self.notes = request.config.stash[NOTES]
         self.suite = request.config.stash[SUITE]
-        everything = "not slow" not in request.config.option.markexpr
-        everything |= request.node.path.name in ALWAYS
-        self.chosen = everything or zlib.crc32(request.node.nodeid.encode()) % SLICE == 0
+        self.chosen = _is_chosen(request)
         self.running: list[str] = []  # the rules that run
         self.depth = 0  # how many functions of check_gradients run: as many as its order where the given one does
         self.order = 1

@@ -301,7 +301,7 @@ def some_differences(loss, values, n):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_gradients(name):
+def test_gradients(name, checks_files):
     op, domain, arrays, attributes, outputs = CASES[name]
     shown = read_outputs(op, outputs)
 
@@ -331,7 +331,8 @@ def test_gradients(name):
             np.testing.assert_allclose(e.numpy().reshape(-1)[places], slopes, **within, err_msg=f"input {n}, eager")
             np.testing.assert_allclose(mine.reshape(-1)[places], slopes, **within, err_msg=f"input {n}")
             np.testing.assert_allclose(mine, e.numpy(), **within, err_msg=f"input {n}, everywhere")
-    check_loaded(model.SerializeToString(), {f"x{n}": feeds[n] for n in given}, [f"x{n}" for n in wrt])
+    if checks_files or "," not in name:
+        check_loaded(model.SerializeToString(), {f"x{n}": feeds[n] for n in given}, [f"x{n}" for n in wrt])
 
 
 @pytest.mark.parametrize("name", CUDA_ONLY)

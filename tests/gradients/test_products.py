@@ -158,7 +158,10 @@ SECOND = {
 }
 
 
-@pytest.mark.parametrize("name", SECOND)
+LONGER = {"no rank, axes", "no rank, no axes", "axes, none"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONGER else n for n in SECOND])
 def test_what_only_the_run_knows(name: str) -> None:
     inputs, body, axes = SECOND[name]
     x = np.array([[0.0, 0.5, 2.0], [1.5, 0.0, -1.0]]).reshape(2, 3, 1)

@@ -173,7 +173,7 @@ def SHAPES(n, attributes):  # noqa: N802  # reads as the table it stands for
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_gradients(name):
+def test_gradients(name, checks_files):
     op, attributes, settings, outputs = CASES[name]
     arrays = inputs_for(op, attributes, **settings)
     count = 3 if op == "LSTM" else 2
@@ -193,7 +193,8 @@ def test_gradients(name):
     )
     feeds = dict(zip(names, narrow, strict=True))
     graphs = [list(run(m, feeds, optimizations=False).values()) for m in (static, symbolic)]
-    check_traced(loss, narrow, floating, shapes)
+    if checks_files or name.endswith("plain"):
+        check_traced(loss, narrow, floating, shapes)
     for k, mine, one, two in zip(floating, eager, *graphs, strict=True):
         n = given[k]
         difference = np.zeros(arrays[n].shape)
