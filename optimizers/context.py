@@ -28,8 +28,6 @@ class Context(Known):
         super().__init__(model, training=training)
         # How many bytes the constants may grow by in all, beyond what they replace.
         self.slack = slack
-        # How many bytes loops may grow by in all when they are written out.
-        self.loop_slack = max(1024, slack)
         self.account = PassReport()
         # Counts a node's operations for the account of each pass; None where nobody asked for them.
         self.weigh: Callable[[ir.Node], int] | None = None

@@ -18,6 +18,7 @@ __all__: list[str] = []
 
 _FLOAT: Final = ir.DataType.FLOAT
 _NODE_BYTES: Final = 48
+_MOST_BYTES: Final = 1024
 
 
 def _why_not(ctx: Context, node: ir.Node) -> str:
@@ -170,7 +171,7 @@ def _closed(chain: Chain) -> bool:
 
 
 def _affordable(ctx: Context, chain: Chain, fused: set[ir.Node]) -> bool:
-    """Whether the packed matrices are no larger than those that are no longer needed, but for a small budget."""
+    """Whether the packed matrices are no larger than what is no longer needed, but for a little."""
     last = chain.cells[-1]
     needed = [p for source in (last.state, last.input()) for p in last.products(source) if p is not None]
     itemsize = np.dtype(ctx.array(needed[0].weight).dtype).itemsize  # type: ignore[union-attr]
@@ -180,7 +181,4 @@ def _affordable(ctx: Context, chain: Chain, fused: set[ir.Node]) -> bool:
         tensor = ctx.tensor(value)
         if tensor is not None and is_inside(value, fused):
             freed += int(tensor.nbytes)
-    if new - freed > ctx.slack:
-        return False
-    ctx.slack -= max(0, new - freed)
-    return True
+    return new - freed <= _MOST_BYTES

@@ -119,3 +119,94 @@ def _puts_in(ctx: Context, node: ir.Node, index: int, at: int) -> bool:
     if inner.op_type == "Unsqueeze":
         return axes_of(ctx.facts, inner) in ((at,), (at - len(after),))
     return after == (*before[:at], 1, *before[at:])
+
+
+@rule("split_for_gathers", "Gather")
+def split_for_gathers(ctx: Context, node: ir.Node) -> Outcome:
+    """Gathers that each take one of several equal parts, which were moved to the front, become a Split of the whole.
+
+    The parts lie side by side along the last axis before they are moved, every one is taken, and nothing else reads
+    what is between. PyTorch takes queries, keys and values apart so.
+    """
+    moved, graph = node.inputs[0], node.graph
+    shape = ctx.shape(moved)
+    if moved is None or graph is None or not shape or moved.is_graph_output():
+        return "the shape of its input is not known"
+    axis = node.attributes.get_int("axis", 0) % len(shape)
+    count = shape[axis]
+    readers: dict[int, ir.Node] = {}
+    for reader, index in moved.uses():
+        place = ctx.scalar(reader.inputs[1]) if reader.op_type == "Gather" and reader.domain == "" else None
+        same = index == 0 and reader.graph is graph and reader.attributes.get_int("axis", 0) % len(shape) == axis
+        if place is None or not same or ctx.rank(reader.inputs[1]) != 0 or not isinstance(count, int):
+            return "something else than Gathers of single places along one axis reads its input"
+        if not -count <= place < count or int(place) % count in readers:
+            return "a place is taken twice, or is none"
+        readers[int(place) % count] = reader
+    if not isinstance(count, int) or len(readers) != count or count < 2:
+        return "not every place is taken"
+    source = _side_by_side(ctx, moved, axis)
+    if source is None:
+        return "the parts do not lie side by side along the last axis of what was moved"
+    whole = ctx.shape(source)
+    assert whole is not None and isinstance(whole[-1], int)
+    sizes = [whole[-1] // count] * count
+    attributes: dict[str, int | list[int]] = {"axis": len(whole) - 1}
+    inputs: list[ir.Value | None] = [source]
+    takers = set(readers.values())
+    first = next(each for each in graph if each in takers)
+    if ctx.opset(node) < 13:
+        attributes["split"] = sizes
+    else:
+        inputs.append(ctx.constant(np.array(sizes, np.int64), f"{source.name}_parts", near=first))
+    made = ctx.add("Split", inputs, attributes, before=first, outputs=count)
+    for place, value in enumerate(made):
+        ctx.replace(readers[place].outputs[0], value)
+        ctx.remove(readers[place])
+    return True
+
+
+def _side_by_side(ctx: Context, moved: ir.Value, axis: int) -> ir.Value | None:
+    """The value whose last axis holds the parts one after another that ``moved`` has along ``axis``, and is else alike.
+
+    Each dim of ``moved`` is followed back through Squeeze and Transpose to the view that cut the last axis in two.
+    """
+    shape, value = ctx.shape(moved), moved
+    if shape is None:
+        return None
+    places = list(range(len(shape)))  # for each dim of ``moved``, its axis in ``value``
+    node = value.producer()
+    while node is not None and node.domain == "" and node.op_type in ("Squeeze", "Transpose"):
+        inner = node.inputs[0]
+        rank = ctx.rank(inner)
+        if not ctx.only_use(node.outputs[0]) and value is not moved:
+            return None
+        if inner is None or rank is None:
+            return None
+        if node.op_type == "Transpose":
+            order = list(node.attributes.get_ints("perm", tuple(reversed(range(rank)))))
+            places = [order[place] for place in places]
+        else:
+            gone = axes_of(ctx.facts, node)
+            if not isinstance(gone, tuple):
+                return None
+            kept = [each for each in range(rank) if each not in {one % rank for one in gone}]
+            places = [kept[place] for place in places]
+        value, node = inner, inner.producer()
+    if value is moved or node is None or node.domain != "" or node.op_type != "Reshape" or not ctx.only_use(value):
+        return None
+    source, view = node.inputs[0], ctx.shape(value)
+    whole = ctx.shape(source)
+    if source is None or whole is None or view is None or not whole or not isinstance(whole[-1], int):
+        return None
+    parts, width = places[axis], view[-1]
+    # (..., count, width): what is left of the view without dims of 1 that were dropped is the source's other dims.
+    rest = [place for index, place in enumerate(places) if index != axis]
+    if parts != len(view) - 2 or rest[-1:] != [len(view) - 1] or rest != sorted(rest):
+        return None
+    dropped = set(range(len(view))) - set(places)
+    if any(view[place] != 1 for place in dropped) or tuple(view[place] for place in rest[:-1]) != whole[:-1]:
+        return None
+    if not isinstance(width, int) or width < 1 or view[parts] != whole[-1] // width or whole[-1] % width:
+        return None
+    return source

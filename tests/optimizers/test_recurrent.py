@@ -303,28 +303,3 @@ def test_a_large_weight_that_is_read_elsewhere_is_not_copied(prove, monkeypatch)
 
 def test_never_on_a_training_graph(prove):
     assert not operators(prove(Builder().graph(), preset="training", tolerance=1e-6))["LSTM"]
-
-
-def test_parts_of_a_sequence_become_a_split(prove):
-    text = """g (float[N,6] x) => (float[N,4] y, float[N,2] z) <int64 n = {4}, int64 a = {0}, int64 b = {-1}> {
-        s = SplitToSequence<axis=1>(x, n) p = SequenceAt(s, a) y = Abs(p) q = SequenceAt(s, b) z = Neg(q)}"""
-    prove(text, expected={"Split": 1, "Abs": 1, "Neg": 1})
-
-
-def test_a_sequence_that_is_read_as_one_stays(prove):
-    text = """g (float[N,6] x) => (float[N,6] y) <int64 n = {4}> {
-        s = SplitToSequence<axis=1>(x, n) y = ConcatFromSequence<axis=1>(s)}"""
-    prove(text, expected={"SplitToSequence": 1, "ConcatFromSequence": 1})
-
-
-def test_stacked_steps_out_of_order_stay(prove):
-    text = """g (float[2,3] x) => (float[2,3] y) <int64 a = {0}, int64 b = {1}, int64[1] o = {0}> {
-        p = Gather(x, b) q = Gather(x, a) r = Unsqueeze(p, o) s = Unsqueeze(q, o) y = Concat<axis=0>(r, s)}"""
-    assert operators(prove(text, opset=17))["Gather"] == 2
-
-
-def test_stacked_steps_are_the_value(prove):
-    text = """g (float[2,3] x) => (float[3,2] y) <int64 a = {0}, int64 b = {1}, int64[1] o = {1}> {
-        e = Exp(x) p = Gather(e, a) q = Gather(e, b) r = Unsqueeze(p, o) s = Unsqueeze(q, o)
-        y = Concat<axis=1>(r, s)}"""
-    prove(text, opset=17, expected={"Exp": 1, "Transpose": 1})
