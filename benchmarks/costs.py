@@ -6,7 +6,7 @@ Both forms run under the runtime's own default optimizations, interleaved, with 
 (wall-clock time, which needs a quiet machine); what is shown is the tenth percentile. The upper table holds the forms
 that passes rewrite, as ``optimize`` rewrites them, also just above and well below the size from which it does. The
 lower one holds rewrites that were measured and left alone, because they do not pay on every size or on one thread, or
-make a small file larger.
+make a small file larger, or are not the same for NaN and infinities.
 """
 
 from __future__ import annotations
@@ -91,6 +91,9 @@ LEFT_ALONE = {
         instead="c = Cast<to = 1>(x) d = Mul(c, p) y = Add(d, n)",
         constants="float n = {-1e9}, float p = {1e9}",
         kind="bool",
+    ),
+    "Where(c, x, 0) as a product": Form(
+        "y = Where(x, z, zero)", instead="c = Cast<to = 1>(x) y = Mul(z, c)", kind="bool", second=()
     ),
     "Sum of 3 as two Adds": Form("y = Sum(x, z, x)", instead="a = Add(x, z) y = Add(a, x)", second=()),
     "Gemm transA as Transpose": Form(

@@ -195,7 +195,7 @@ def power_by_products(ctx: Context, node: ir.Node) -> Outcome:
     """A power of -1, -2, 4 or 3/2 becomes Reciprocal, products or Sqrt, which cost a tenth.
 
     float32, and the exponent is one constant that does not widen the base; for 3/2 the base is known not to be
-    negative. (2 and 3 have kernels of their own.)
+    negative. Two nodes only for 256 elements or more. (2 and 3 have kernels of their own.)
     """
     base, exponent = node.inputs[0], ctx.scalar(node.inputs[1])
     if exponent not in (-1, -2, 4, 1.5):
@@ -205,10 +205,14 @@ def power_by_products(ctx: Context, node: ir.Node) -> Outcome:
     if exponent == 1.5:
         if not never_negative(ctx, base):
             return "the base may be negative"
+        if not is_large(ctx, base, 256):
+            return SMALL
         (root,) = ctx.add("Sqrt", [base], before=node)
         return finish(ctx, node, ctx.add("Mul", [base, root], before=node)[0])
     if exponent == -1:
         return finish(ctx, node, ctx.add("Reciprocal", [base], before=node)[0])
+    if not is_large(ctx, base, 256):
+        return SMALL
     (square,) = ctx.add("Mul", [base, base], before=node)
     if exponent == -2:
         return finish(ctx, node, ctx.add("Reciprocal", [square], before=node)[0])
