@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Collection, Mapping
@@ -19,6 +20,7 @@ from graphkit.modelfile.protos import every_node, to_proto
 from graphkit.optimizers.add_updates import NEXT, STATE
 from graphkit.optimizers.context import Context
 from graphkit.optimizers.loss_check import LossCheck, inlined, name_of, worst_first
+from graphkit.optimizers.precision_operators import EXACT
 from graphkit.optimizers.precision_plan import Plan, Planner, declare_types, is_float32
 from graphkit.optimizers.precision_rewrite import Arrays, Halver, emulated
 from graphkit.optimizers.report import measure
@@ -212,7 +214,7 @@ class _Conversion:
         self.untyped = [
             (numbers[producer], value.index() or 0) for value in untyped if (producer := value.producer()) is not None
         ]
-        self.planner = Planner(self.ctx, half, keep)
+        self.planner = Planner(self.ctx, half, keep, keep_io=keep_io)
         self.arrays: Arrays = {}
 
     def run(self, *, check: bool, inputs: Mapping[str, np.ndarray[Any, Any]] | None) -> ir.Model:
@@ -244,7 +246,12 @@ class _Conversion:
         plan = self.planner.plan(forced, outside)
         error = self._trial(plan.half, loss)
         if error > self.account.tolerance:
-            for found in worst_first(sorted(plan.half), lambda chosen: self._trial(chosen, loss)):
+            operators = [node.op_type for node in every_node(self.base.graph)]
+            # What moves numbers rounds them no more than its readers do, so it is looked at last.
+            movers = sorted(number for number in plan.half if operators[number] in EXACT)
+            others = sorted(plan.half.difference(movers))
+            searches = (worst_first(each, lambda chosen: self._trial(chosen, loss)) for each in (others, movers))
+            for found in itertools.chain.from_iterable(searches):
                 forced.update(found)
                 plan = self.planner.plan(forced, outside)
                 error = self._trial(plan.half, loss)

@@ -15,7 +15,7 @@ from graphkit.modelfile.protos import every_node
 from graphkit.modelfile.sparse import SparseTensor
 from graphkit.optimizers.context import Context
 from graphkit.optimizers.facts import subgraphs_of
-from graphkit.optimizers.precision_operators import CHEAP, UNTYPED, half_slots, has_kernel, is_sensitive
+from graphkit.optimizers.precision_operators import CHEAP, EXACT, UNTYPED, half_slots, has_kernel, is_sensitive
 from graphkit.optimizers.symbolic import size_of
 
 __all__ = ["CONTROL", "Plan", "Planner", "constant_of", "declare_types", "fits", "is_float32", "matches"]
@@ -140,10 +140,10 @@ def matches(keep: Collection[str], node: ir.Node) -> set[str]:
 class Planner:
     """Decides about each node of one model, again and again while the loss check narrows down what must stay."""
 
-    def __init__(self, ctx: Context, half: ir.DataType, keep: Collection[str]) -> None:
+    def __init__(self, ctx: Context, half: ir.DataType, keep: Collection[str], *, keep_io: bool) -> None:
         self.ctx = ctx
         self.half = half
-        self.keep = keep
+        self.keep_io = keep_io
         self._fits: dict[ir.Value, tuple[bool, str]] = {}
         self._matched = [matches(keep, node) for node in every_node(ctx.model.graph)]
         self._foreign = {
@@ -185,7 +185,37 @@ class Planner:
             made.kept[number] = reason
             if own:
                 settled.update(node.outputs)
+        for number in self._between(made.half):
+            made.half.remove(number)
+            made.kept[number] = "it moves numbers between nodes that stay"
         return made
+
+    def _between(self, half: set[int]) -> list[int]:
+        """Nodes that only move float32 numbers to readers of float32: in half precision they would round them."""
+        nodes = list(every_node(self.ctx.model.graph))
+        converted = {nodes[number] for number in half}
+        movers = [nodes[number] for number in sorted(half) if nodes[number].op_type in EXACT]
+        fed: set[ir.Node] = set()
+        for node in movers:
+            moving = [v for v in node.inputs if is_float32(v) and not _is_constant(self.ctx, v)]
+            if moving and all(self._is_fed(value, converted, fed) for value in moving):
+                fed.add(node)
+        read: set[ir.Node] = set()
+        for node in reversed(movers):
+            readers = {use.node for value in node.outputs for use in value.uses()}
+            given_out = [value for value in node.outputs if value.is_graph_output()]
+            outward = all(self.keep_io and value.graph is self.ctx.model.graph for value in given_out)
+            if outward and all(reader not in converted or reader in read for reader in readers):
+                read.add(node)
+        return [number for number in half if nodes[number] in fed & read]
+
+    def _is_fed(self, value: ir.Value, converted: set[ir.Node], fed: set[ir.Node]) -> bool:
+        producer = value.producer()
+        if producer is None:
+            return self.keep_io or value.graph is not self.ctx.model.graph
+        if producer.op_type in CONTROL:
+            return False  # what it gives out may be half
+        return producer not in converted or producer in fed
 
     def _reason(
         self, node: ir.Node, huge: set[ir.Value], positions: set[ir.Value], settled: set[ir.Value]
