@@ -160,6 +160,7 @@ def _read_gru(ctx: Context, node: ir.Node, found: Match) -> Cell | str:
     batch, size = sizes
     before = "hn" in found.values
     reset: LinearForm | None = None
+    rest: LinearForm | None = None
     nodes = set(found.nodes)
     if before:
         names = ["z", "r", "xn"]
@@ -181,7 +182,7 @@ def _read_gru(ctx: Context, node: ir.Node, found: Match) -> Cell | str:
         )
         names = ["z", "r"]
     forms = [_gate(ctx, found, name, size) for name in names]
-    if not before:
+    if rest is not None:
         forms.append(rest)
     known = [form for form in forms if form is not None]
     if len(known) < 3 or reset is None:

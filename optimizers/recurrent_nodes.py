@@ -153,7 +153,8 @@ def _sequence(ctx: Context, chain: Chain, frame: _Frame) -> tuple[ir.Value, int]
         parts: list[ir.Value | None] = []
         for source in sources:
             assert source is not None and source.own is not None
-            length = (source.shape(ctx) or ())[1]
+            shape = source.shape(ctx)
+            length = None if shape is None else shape[-1]
             assert isinstance(length, int)
             parts.append(frame.reshaped(source.own, 1, frame.batch, length))
         only = parts[0]
