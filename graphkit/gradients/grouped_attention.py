@@ -33,7 +33,7 @@ from graphkit.gradients.lowered import Call, lowering
 from graphkit.gradients.shapes import constant, static_value
 from graphkit.interpreter import apply, apply1
 from graphkit.methods import constant_ints
-from graphkit.operands import extent, length
+from graphkit.operands import extent, extents, joined_shape, length
 
 ZERO = constant(0, INT64)
 
@@ -45,17 +45,21 @@ class Cache:
     Attributes:
         key, value: the rows of before, [B, heads, L, D].
         prompt: whether nothing was before, whatever the buffer holds; a boolean scalar.
-        start: how many rows of each sequence were filled before, [B, 1].
-        rows: how many rows there are afterwards, a scalar.
+        start: how many tokens each sequence had before, [B, 1].
+        filled: how many of them the buffer still holds, in its first rows, [B, 1].
+        rows: how many rows there are with the new ones, a scalar.
         simple: whether every sequence had filled the whole buffer, so that the new rows follow it.
+        kept: where the buffer is a window, how many rows are kept for the next step, [B, 1]: the last ones.
     """
 
     key: Tensor
     value: Tensor
     prompt: Tensor
     start: Tensor
+    filled: Tensor
     rows: Tensor
-    simple: bool
+    simple: bool = False
+    kept: Tensor | None = None
 
     def joined(self, past: Tensor, new: Tensor) -> Tensor:
         """Past rows, the new ones behind those that are filled, and zeros: [B, heads, rows, D]."""
@@ -64,16 +68,31 @@ class Cache:
             return both
         places = positions(self.rows)
         before, count = length(past, 2), length(new, 2)
-        behind = apply1("Sub", places, self.start)  # [B, rows]: which of the new rows it is
+        behind = apply1("Sub", places, self.filled)  # [B, rows]: which of the new rows it is
         of_past = apply1("Less", behind, ZERO)
         source = apply1("Where", of_past, places, apply1("Add", behind, before))
-        valid = apply1("Less", behind, count)
-        source = apply1("Where", valid, source, ZERO)
-        every = apply1("Add", before, count)
-        batch = positions(length(new, 0))
-        source = apply1("Add", source, apply1("Mul", apply1("Unsqueeze", batch, constant_ints([1])), every))
-        chosen = gathered_rows(both, source)
-        return apply1("Mul", chosen, apply1("Unsqueeze", as_mask(valid, chosen), constant_ints([1, 3])))
+        return _rows(both, source, apply1("Less", behind, count), apply1("Add", before, count))
+
+    def present(self, joined: Tensor, new: Tensor) -> Tensor:
+        """The rows that the buffer holds afterwards: all, or the last ones and zeros."""
+        if self.kept is None:
+            return joined
+        places = positions(length(self.key, 2))
+        first = apply1("Sub", apply1("Add", self.filled, length(new, 2)), self.kept)
+        return _rows(joined, apply1("Add", places, first), apply1("Less", places, self.kept), self.rows)
+
+    def places(self) -> Tensor:
+        """The position in its sequence of what is in each row, [rows] or [B, rows]."""
+        rows = positions(self.rows)
+        return rows if self.kept is None else apply1("Add", rows, apply1("Sub", self.start, self.filled))
+
+
+def _rows(x: Tensor, source: Tensor, valid: Tensor, every: Tensor) -> Tensor:
+    """Rows [B, P] of each sequence of x [B, heads, every, D], zeros where they are not valid."""
+    batch = apply1("Unsqueeze", positions(length(x, 0)), constant_ints([1]))
+    inside = apply1("Add", apply1("Where", valid, source, ZERO), apply1("Mul", batch, every))
+    chosen = gathered_rows(x, inside)
+    return apply1("Mul", chosen, apply1("Unsqueeze", as_mask(valid, chosen), constant_ints([1, 3])))
 
 
 @lowering("GroupQueryAttention", domain="com.microsoft")
@@ -89,10 +108,14 @@ def group_query_attention(c: Call) -> Sequence[Tensor | None]:
         interleaved = bool(c.attribute("rotary_interleaved", 0))
         width = 2 * static(cos, 2, "the width of GroupQueryAttention's cos_cache")
         q, k = (rotate(t, cos, sin, 1, width=width, interleaved=interleaved) for t in (q, k))
+    present = k, v
     if cache is not None:
+        new = k
         k, v = cache.joined(cache.key, k), cache.joined(cache.value, v)
+        present = cache.present(k, new), cache.present(v, new)
     added = c.input(10)
     if added is not None:
+        added = _by_place(added, q, cache) if cache is not None and cache.kept is not None else added
         added = padded_to(added, length(k, 2), extent(k, 2))
     barred, allowed = _barred(c, q, k, cache)
     sink = c.input(11)
@@ -109,15 +132,15 @@ def group_query_attention(c: Call) -> Sequence[Tensor | None]:
         if int(c.attribute("qk_output", 0)) == 1:
             scores = found.capped if added is None else apply1("Add", found.capped, added)
             shown = scores if allowed is None else apply1("Mul", scores, as_mask(allowed(), scores))
-    return heads_last(found.result), k, v, shown
+    return heads_last(found.result), *present, shown
 
 
 def _refuse(c: Call) -> None:
     quantized = [c.attribute(n, "NONE") for n in ("k_quant_type", "v_quant_type")]
     if c.input(12) is not None or c.input(13) is not None or any(str(q) not in ("NONE", "") for q in quantized):
         raise GradientError(f"the gradient of {c.op} is not written for a quantized cache: its rows are rounded")
-    if int(c.attribute("sliding_window_cache", 0)):
-        raise GradientError(f"the gradient of {c.op} is not written for a cache that evicts (sliding_window_cache)")
+    if int(c.attribute("sliding_window_cache", 0)) and c.count > 3:
+        raise GradientError(f"the gradient of {c.op} is not written for the scores of a cache that evicts")
 
 
 def _heads(c: Call, heads: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -148,14 +171,42 @@ def _cache(c: Call, k: Tensor) -> Cache | None:
     new, capacity = length(k, 2), length(key, 2)
     if counts is None:  # the runtime needs them
         start = apply1("Reshape", capacity, constant_ints([1, 1]))
-        return Cache(key, value, constant(False, np.dtype(bool)), start, apply1("Add", new, capacity), True)
+        rows = apply1("Add", new, capacity)
+        return Cache(key, value, constant(False, np.dtype(bool)), start, start, rows, simple=True)
     whole = apply1("Reshape", c.needed(6).astype("int64"), constant_ints([]))
     prompt = apply1("Equal", whole, new)
     totals = apply1("Reshape", apply1("Add", counts.astype("int64"), constant(1, INT64)), constant_ints([-1, 1]))
     start = apply1("Where", prompt, ZERO, apply1("Sub", totals, new))
-    simple = _fills(counts, extent(k, 2), extent(key, 2))
-    rows = apply1("Add", new, capacity) if simple else apply1("Max", whole, capacity)
-    return Cache(key, value, prompt, start, rows, simple)
+    if int(c.attribute("sliding_window_cache", 0)):
+        window = constant(int(c.attribute("local_window_size", -1)), INT64)
+        filled, kept = (_resident(t, capacity, window) for t in (start, totals))
+        return Cache(key, value, prompt, start, filled, apply1("Add", new, capacity), kept=kept)
+    if _fills(counts, extent(k, 2), extent(key, 2)):
+        return Cache(key, value, prompt, start, start, apply1("Add", new, capacity), simple=True)
+    return Cache(key, value, prompt, start, start, apply1("Max", whole, capacity))
+
+
+def _resident(tokens: Tensor, capacity: Tensor, window: Tensor) -> Tensor:
+    """How many rows a buffer that evicts holds after so many tokens: when it is full it drops all but the window - 1.
+
+    T - G ceil((T - C) / G) for T tokens, a capacity of C and G = C - window + 1; T while that is no more than C.
+    """
+    step = apply1("Add", apply1("Sub", capacity, window), constant(1, INT64))
+    over = apply1("Max", apply1("Sub", tokens, capacity), ZERO)
+    times = apply1("Div", apply1("Add", over, apply1("Sub", step, constant(1, INT64))), step)
+    return apply1("Sub", tokens, apply1("Mul", times, step))
+
+
+def _by_place(bias: Tensor, q: Tensor, cache: Cache) -> Tensor:
+    """A bias [B or 1, heads or 1, S, T] by the positions of keys as one by the rows that hold them."""
+    whole = length(bias, 3)
+    batch = extents(q, 0, 1)
+    wide = apply1("Expand", apply1("Transpose", bias, perm=[0, 1, 3, 2]), joined_shape(batch, [1, 1, 1]))
+    last = apply1("Sub", whole, constant(1, INT64))
+    place = apply1("Min", apply1("Max", cache.places(), ZERO), last)
+    every = apply1("Unsqueeze", positions(length(q, 0)), constant_ints([1]))
+    chosen = gathered_rows(wide, apply1("Add", place, apply1("Mul", every, whole)))
+    return apply1("Transpose", chosen, perm=[0, 1, 3, 2])
 
 
 def _fills(counts: Tensor, new: object, capacity: object) -> bool:
@@ -187,6 +238,8 @@ def _barred(c: Call, q: Tensor, k: Tensor, cache: Cache | None) -> tuple[Tensor 
         own = apply1("Unsqueeze", positions(queries), constant_ints([1]))  # [S, 1]
         if cache is not None:
             own = apply1("Add", own, apply1("Unsqueeze", cache.start, constant_ints([1, 2])))  # [B, 1, S, 1]
+            if cache.kept is not None:
+                places = apply1("Unsqueeze", cache.places(), constant_ints([1, 2]))  # [B, 1, 1, rows]
         behind = apply1("Sub", own, places)
         tests = []
         if causal:

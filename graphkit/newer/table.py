@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from graphkit.core import Tensor
 from graphkit.errors import GraphkitError, OperatorError
@@ -15,6 +15,7 @@ PREVIEW: Final = "ai.onnx.preview"
 
 Results: TypeAlias = "Sequence[Tensor | None]"
 Writer: TypeAlias = "Callable[[Call], Results | None]"
+W = TypeVar("W", bound="Callable[[Call], Results | None]")
 
 
 class Call:
@@ -58,7 +59,7 @@ NEWER: Final[dict[tuple[str, str], tuple[int, Writer]]] = {}
 WITHOUT_KERNEL: Final[dict[str, int]] = {}
 
 
-def newer(version: int, *operators: str, domain: str = "", applied: bool = True) -> Callable[[Writer], Writer]:
+def newer(version: int, *operators: str, domain: str = "", applied: bool = True) -> Callable[[W], W]:
     """Register how the form that ``operators`` have from ``version`` on is written in operators of opset 21 to 26.
 
     The function gets a ``Call`` and returns the outputs; or None where the call says nothing that older forms could not
@@ -66,7 +67,7 @@ def newer(version: int, *operators: str, domain: str = "", applied: bool = True)
     reading of a file does.
     """
 
-    def register(function: Writer) -> Writer:
+    def register(function: W) -> W:
         for operator in operators:
             assert (operator, domain) not in NEWER, f"two ways to write {operator}"
             NEWER[operator, domain] = (version, function)

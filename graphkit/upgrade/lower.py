@@ -103,6 +103,10 @@ def make_runnable(model: ir.Model, where: str = "the model") -> None:
 
     Raises ModelFileError that names every node which has no form there, as one of an element type that came later.
     """
+    if not model.functions and not _has_newer_forms(model):
+        model.graph.opset_imports[""] = NEWEST
+        model.ir_version = max(3, lowest_ir_version(model))
+        return
     work = _prepared(model, NEWEST)
     opset = min(work.opset_imports.setdefault("", NEWEST), NEWEST)
     problems = _lower_graphs(work, opset, _known_types(work))
@@ -124,6 +128,14 @@ def has_no_kernel(model: ir.Model) -> bool:
     if opset < min(WITHOUT_KERNEL.values()):
         return False
     return any(node.op_type in WITHOUT_KERNEL and not node.domain for node in model.graph.all_nodes())
+
+
+def _has_newer_forms(model: ir.Model) -> bool:
+    """Whether any node of a model may say more than it would at the newest opset that the runtime loads."""
+    if PREVIEW in model.opset_imports or "" not in model.opset_imports:
+        return True
+    kinds = {node.op_type for node in model.graph.all_nodes() if not node.domain}
+    return any(kind in WITHOUT_KERNEL or max(versions(kind), default=NEWEST + 1) > NEWEST for kind in kinds)
 
 
 def _opset_of(model: ir.Model) -> int | None:

@@ -36,7 +36,7 @@ IMAGE, KERNEL = draw(2, 2, 5, 5), draw(3, 2, 3, 3)
 GQ, GK, GV = draw(2, 3, 64), draw(2, 3, 32), draw(2, 3, 32)
 PAST_K, PAST_V = draw(2, 2, 5, 16), draw(2, 2, 5, 16)
 LONG_K, LONG_V = draw(2, 2, 8, 16), draw(2, 2, 8, 16)
-TURN = (draw(12, 8), draw(12, 8))
+TURN = (draw(16, 8), draw(16, 8))
 GROUPS = {"num_heads": 4, "kv_num_heads": 2}
 BUFFER = draw(4, 2, 6, 4), draw(4, 2, 6, 4)
 BEAMS = rng.integers(0, 2, size=(2, 2, 6)).astype(np.int32)
@@ -150,6 +150,12 @@ CASES = {
         3, (LONG_K, LONG_V), [4], 5, *TURN, sequences=1, do_rotary=1, local_window_size=2),
     "GroupQueryAttention, prompt in a buffer": grouped(
         3, (LONG_K, LONG_V), [2, 2], 3, *TURN, np.array([[4, 9, 2], [1, 1, 3]]), do_rotary=1),
+    "GroupQueryAttention, a cache that evicts": grouped(
+        1, (PAST_K, PAST_V), [4, 7], 8, *TURN, sliding_window_cache=1, local_window_size=5, do_rotary=1),
+    "GroupQueryAttention, a cache that evicts several": grouped(
+        1, (PAST_K, PAST_V), [7, 10], 11, *[None] * 3, draw(1, 4, 1, 11), sliding_window_cache=1, local_window_size=3),
+    "GroupQueryAttention, a cache that evicts, several tokens": grouped(
+        3, (LONG_K, LONG_V), [12], 13, *TURN, sequences=1, sliding_window_cache=1, local_window_size=4, do_rotary=1),
     "MultiHeadAttention, bias and other keys": (
         "MultiHeadAttention", MS, [Q, draw(2, 2, 5, 4), draw(2, 2, 5, 4), draw(24)], HEADS, 1),
     "MultiHeadAttention, mask of every query": (
@@ -350,7 +356,8 @@ def test_without_a_kernel_here(name):
 
 REFUSED = {
     "a quantized cache": grouped(1, (PAST_K, PAST_V), [5, 5], 6, k_quant_type="PER_TENSOR"),
-    "a cache that evicts": grouped(1, (PAST_K, PAST_V), [5, 5], 6, sliding_window_cache=1, local_window_size=5),
+    "a cache that evicts": grouped(
+        1, (PAST_K, PAST_V), [5, 5], 6, sliding_window_cache=1, local_window_size=5, qk_output=1),
     "do_rotary": ("Attention", MS, [X, draw(4, 24), draw(24)], HEADS | {"do_rotary": 1}, 1),
     "past_present_share_buffer": (
         "Attention", MS, [X, draw(4, 24), draw(24)], HEADS | {"past_present_share_buffer": 1}, 1),
