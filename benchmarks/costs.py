@@ -1,28 +1,37 @@
 """What an operator costs on the runtime's CPU provider, ns an element, beside the form that a pass gives it.
 
-Usage: ``python -m benchmarks.costs [word ...]`` (only the forms whose name has one of the words).
+Usage: ``python -m benchmarks.costs [--web] [word ...]`` (only the forms whose name has one of the words).
 
 Both forms run under the runtime's own default optimizations, interleaved, with one thread (processor time) and with two
 (wall-clock time, which needs a quiet machine); what is shown is the tenth percentile. The upper table holds the forms
 that passes rewrite, as ``optimize`` rewrites them, also just above and well below the size from which it does. The
 lower one holds rewrites that were measured and left alone, because they do not pay on every size or on one thread, or
 make a small file larger, or are not the same for NaN and infinities.
+
+With ``--web`` the upper table is measured on the WASM build of onnxruntime-web under Node instead, one thread. Which
+rewrites the preset ``web`` has follows from that.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.parser
 import onnxruntime
 
+from benchmarks.web import fetch
 from graphkit.optimizers import optimize
 
+_WORKER = Path(__file__).with_name("_costs_worker.mjs")
 _SECONDS = 0.25
 _SQUARES = ((1024, 1024), (256, 256), (64, 64))
 _NUMBERS = "float one = {1.0}, float zero = {0.0}, int64[1] last = {-1}, int64[1] first = {0}"
@@ -203,12 +212,43 @@ def rows(forms: dict[str, Form], words: Sequence[str]) -> Iterator[str]:
             yield f"{name:28s} {'x'.join(map(str, shape)):14s} {cells[0]}   {cells[1]}{same}"
 
 
+def web_rows(words: Sequence[str]) -> Iterator[str]:
+    """The upper table on onnxruntime-web, which is fetched as ``benchmarks.web`` does."""
+    cache = Path.home() / ".cache" / "graphkit" / "web"
+    fetch(cache)
+    labels, jobs = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, form in REWRITTEN.items():
+            if words and not any(word.lower() in name.lower() for word in words):
+                continue
+            for shape in form.shapes:
+                pair = [f"{len(jobs)}_{which}.onnx" for which in ("plain", "ours")]
+                both = models(form, shape)
+                for file, model in zip(pair, both, strict=True):
+                    (Path(folder) / file).write_bytes(model.SerializeToString())
+                feeds = feeds_of(both[0])
+                inputs = [{"name": k, "dtype": str(v.dtype), "dims": list(v.shape)} for k, v in feeds.items()]
+                jobs.append({"pair": pair, "inputs": inputs})
+                labels.append((name, shape, max(array.size for array in feeds.values())))
+        (Path(folder) / "jobs.json").write_text(json.dumps(jobs))
+        command = ["node", str(_WORKER), folder, str(_SECONDS)]
+        done = subprocess.run(command, cwd=cache, check=True, capture_output=True, text=True)
+    for (name, shape, count), (before, after) in zip(labels, json.loads(done.stdout), strict=True):
+        cells = f"{before / count * 1e9:8.2f} {after / count * 1e9:8.2f} {after / before:5.2f}"
+        yield f"{name:28s} {'x'.join(map(str, shape)):14s} {cells}"
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print both tables, or the one for the web."""
+    words = [word for word in sys.argv[1:] if word != "--web"]
+    if "--web" in sys.argv[1:]:
+        print("onnxruntime-web, WASM, ns an element: plain, rewritten, ratio")
+        print("\n".join(web_rows(words)))
+        return
     print(f"onnxruntime {onnxruntime.__version__}, ns an element: plain, rewritten, ratio with one thread; with two")
     for title, forms in (("Rewritten by passes", REWRITTEN), ("Measured, and left alone", LEFT_ALONE)):
         print(f"\n{title}")
-        for row in rows(forms, sys.argv[1:]):
+        for row in rows(forms, words):
             print(row, flush=True)
 
 

@@ -1,7 +1,8 @@
 """Passes that go round slow kernels of the runtime's CPU provider, where tensors are large enough for it to pay.
 
-What each saves is measured by ``python -m benchmarks.costs``. Tensors that are not known to be large are left alone:
-two nodes for one cost a small tensor more than its kernel does. A symbolic dim counts as 1 here.
+What each saves is measured by ``python -m benchmarks.costs``, with ``--web`` on the WASM build; the preset ``web`` has
+what pays there too (ReduceLogSumExp does not on every size, PRelu on none). Tensors that are not known to be large are
+left alone: two nodes for one cost a small tensor more than its kernel does. A symbolic dim counts as 1 here.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from graphkit.optimizers.norms import never_negative
 __all__ = ["SMALL", "is_large"]
 
 _CPU: Final = ("inference",)
+_CPU_AND_WEB: Final = ("inference", "web")
 _FLOAT: Final = ir.DataType.FLOAT
 SMALL: Final = "it is not known to be large enough for this to pay"
 
@@ -41,7 +43,7 @@ def _number(ctx: Context, node: ir.Node, number: float, hint: str) -> ir.Value:
     return ctx.constant(np.array(number, np.float32), f"{node.outputs[0].name}_{hint}", near=node)
 
 
-@rule("softmax_in_three_dims", "Softmax", "LogSoftmax", targets=_CPU)
+@rule("softmax_in_three_dims", "Softmax", "LogSoftmax", targets=_CPU_AND_WEB)
 def softmax_in_three_dims(ctx: Context, node: ir.Node) -> Outcome:
     """A Softmax over an axis with several axes behind it sees them as one, by two Reshapes.
 
@@ -75,6 +77,8 @@ def split_log_sum_exp(ctx: Context, node: ir.Node) -> Outcome:
     """
     source, shape = node.inputs[0], ctx.shape(node.inputs[0])
     axes = axes_of(ctx.facts, node)
+    if not axes and shape is not None and node.attributes.get_int("noop_with_empty_axes", 0) != 1:
+        axes = tuple(range(len(shape)))
     if ctx.opset(node) < 13 or shape is None or ctx.dtype(source) != _FLOAT or not isinstance(axes, tuple) or not axes:
         return "it is not float32 of known rank, with known axes"
     axes = tuple(sorted(axis % len(shape) for axis in axes))
@@ -99,7 +103,7 @@ def split_log_sum_exp(ctx: Context, node: ir.Node) -> Outcome:
     return finish(ctx, node, made)
 
 
-@rule("split_softplus", "Softplus", tolerance=1e-6, targets=_CPU)
+@rule("split_softplus", "Softplus", tolerance=1e-6, targets=_CPU_AND_WEB)
 def split_softplus(ctx: Context, node: ir.Node) -> Outcome:
     """Softplus becomes Relu(x) + log1p(Exp(-|x|)), with log1p(e) as Log(1 + e) + (e - ((1 + e) - 1)).
 
@@ -139,7 +143,7 @@ def _mish_behind(ctx: Context, softplus: ir.Node) -> ir.Node | None:
     return mul if mul is not None and softplus.inputs[0] in mul.inputs else None
 
 
-@rule("split_mish", "Mish", "Mul", tolerance=1e-6, targets=_CPU)
+@rule("split_mish", "Mish", "Mul", tolerance=1e-6, targets=_CPU_AND_WEB)
 def split_mish(ctx: Context, node: ir.Node) -> Outcome:
     """Mish, and x * Tanh(Softplus(x)), become x * n / (n + 2) with e = Exp(x) and n = e (e + 2).
 
@@ -190,7 +194,7 @@ def split_prelu(ctx: Context, node: ir.Node) -> Outcome:
     return finish(ctx, node, made)
 
 
-@rule("power_by_products", "Pow", tolerance=1e-6, targets=_CPU)
+@rule("power_by_products", "Pow", tolerance=1e-6, targets=_CPU_AND_WEB)
 def power_by_products(ctx: Context, node: ir.Node) -> Outcome:
     """A power of -1, -2, 4 or 3/2 becomes Reciprocal, products or Sqrt, which cost a tenth.
 

@@ -60,7 +60,7 @@ def _read(node: ir.Node) -> _Equation | None:
     return None if only else _Equation(a, b, out)
 
 
-@rule("split_einsum", "Einsum", tolerance=1e-6, targets=("inference",))
+@rule("split_einsum", "Einsum", tolerance=1e-6, targets=("inference", "web"))
 def split_einsum(ctx: Context, node: ir.Node) -> Outcome:
     """An Einsum of two operands becomes MatMul with Transposes and Reshapes, or Mul and ReduceSum.
 
