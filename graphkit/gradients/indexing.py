@@ -175,10 +175,8 @@ def gather_nd(r: Record, g: Tensor) -> Entries:
     x, indices = r.inputs
     assert x is not None and indices is not None
     batch = int(r.attribute("batch_dims", 0))
-    rows = row_numbers(r, x, indices, batch)
-    assert indices.dims is not None
-    width = indices.dims[-1]
-    assert isinstance(width, int)
+    width = index_width(r, x, indices, g, batch)
+    rows = row_numbers(r, x, indices, width, batch)
     inner = list(range(batch + width, rank_of(r, x)))
     size = element_count(x, inner)
     behind = constant_ints([size]) if isinstance(size, int) else apply1("Unsqueeze", size, constant_ints([0]))
@@ -188,16 +186,24 @@ def gather_nd(r: Record, g: Tensor) -> Entries:
     return (apply1("Reshape", add_rows(updates, rows, total), shape_tensor(x), allowzero=1),)
 
 
-def row_numbers(r: Record, x: Tensor, indices: Tensor, batch: int = 0) -> Tensor:
-    """What [..., k] indices address, counted through the leading batch + k axes of ``x``: int64, flat."""
+def index_width(r: Record, x: Tensor, indices: Tensor, read: Tensor, batch: int = 0) -> int:
+    """How many axes of ``x`` [..., k] indices address: k itself, or what the ranks of x and of what is read tell."""
     from graphkit.errors import GradientError
 
-    rank_of(r, x)
-    rank_of(r, indices)
-    assert x.dims is not None and indices.dims is not None
+    rank, places = rank_of(r, x), rank_of(r, indices)
+    assert indices.dims is not None
     width = indices.dims[-1]
+    if not isinstance(width, int) and read.rank is not None:
+        width = places - 1 + rank - batch - read.rank
     if not isinstance(width, int):
         raise GradientError(f"the gradient of {r.describe()} needs the last dim of its indices, which is unknown")
+    return width
+
+
+def row_numbers(r: Record, x: Tensor, indices: Tensor, width: int, batch: int = 0) -> Tensor:
+    """What [..., width] indices address, counted through the leading batch + width axes of ``x``: int64, flat."""
+    rank_of(r, x)
+    assert x.dims is not None and indices.dims is not None
     if indices.dtype != dtypes.INT64:
         indices = indices.astype(dtypes.INT64)
     shape = shape_tensor(x)

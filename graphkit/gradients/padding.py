@@ -18,12 +18,13 @@ def pad_gradient(r: Record, g: Tensor) -> Entries:
     x = r.inputs[0]
     assert x is not None
     mode = r.attribute("mode", "constant")
-    if mode == "constant" and r.input(3) is None and r.inputs[1] is not None:
-        pads = r.inputs[1]
-    else:
-        pads = _full_pads(r, rank_of(r, x))
+    given, axes = r.inputs[1], r.input(3)
+    assert given is not None
     if mode == "constant":
-        middle = _crop(x, g, pads)
+        if axes is not None and (x.rank is None or static_ints(axes) is None):
+            middle = pad_zeros(g, apply1("Neg", given), axes)
+        else:
+            middle = _crop(x, g, given if axes is None else _full_pads(r, rank_of(r, x)))
         middle = middle if middle is g else shaped_as(middle, x)
         if r.input(2) is None:
             return (middle,)
@@ -32,9 +33,10 @@ def pad_gradient(r: Record, g: Tensor) -> Entries:
             None,
             lambda: apply1("Sub", apply1("ReduceSum", g, keepdims=0), apply1("ReduceSum", middle, keepdims=0)),
         )
-    known = static_ints(pads)
     result = g
     rank = rank_of(r, x)
+    pads = _full_pads(r, rank)
+    known = static_ints(pads)
     for axis in range(rank):
         if known is None or known[axis] or known[rank + axis]:
             result = _fold_axis(result, axis, x, pads, str(mode))

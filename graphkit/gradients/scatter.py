@@ -6,9 +6,8 @@ import numpy as np
 
 from graphkit import dtypes
 from graphkit.core import Record, Tensor
-from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import Entries, as_mask, number
-from graphkit.gradients.indexing import row_numbers
+from graphkit.gradients.indexing import index_width, row_numbers
 from graphkit.gradients.products import products_of_same
 from graphkit.gradients.rows import scatter_add
 from graphkit.gradients.shapes import (
@@ -129,8 +128,8 @@ def _of_last_row(r: Record, x: Tensor, indices: Tensor, updates: Tensor, g: Tens
     assert indices.dims is not None
     if all(d == 1 for d in indices.dims[:-1]) or _distinct_rows(indices):
         return g
-    rows = row_numbers(r, x, indices)
-    width = _index_width(r, indices)
+    width = index_width(r, x, indices, updates)
+    rows = row_numbers(r, x, indices, width)
     numbers = apply1("Range", constant(0, dtypes.INT64), apply1("Size", rows), constant(1, dtypes.INT64))
     count = element_count(x, list(range(width)))
     total = constant_ints([count]) if isinstance(count, int) else apply1("Unsqueeze", count, constant_ints([0]))
@@ -151,18 +150,11 @@ def _distinct_rows(indices: Tensor) -> bool:
     return len(np.unique(flat, axis=0)) == len(flat)
 
 
-def _index_width(r: Record, indices: Tensor) -> int:
-    assert indices.dims is not None
-    width = indices.dims[-1]
-    if not isinstance(width, int):
-        raise GradientError(f"the gradient of {r.describe()} needs the last dim of its indices, which is unknown")
-    return width
-
-
 def _by_row(r: Record, x: Tensor, indices: Tensor, updates: Tensor, g: Tensor, reduction: str) -> Entries:
     """As ScatterElements on [rows, width], whose kernel no two threads race in."""
-    rows = row_numbers(r, x, indices)
-    width = element_count(x, list(range(_index_width(r, indices), rank_of(r, x))))
+    depth = index_width(r, x, indices, updates)
+    rows = row_numbers(r, x, indices, depth)
+    width = element_count(x, list(range(depth, rank_of(r, x))))
     behind = constant_ints([width]) if isinstance(width, int) else apply1("Unsqueeze", width, constant_ints([0]))
     flat = apply1("Concat", constant_ints([-1]), behind, axis=0)
     table, given, cotangent, result = (apply1("Reshape", t, flat) for t in (x, updates, g, r.outputs[0]))

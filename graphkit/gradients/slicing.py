@@ -9,7 +9,6 @@ import numpy as np
 from graphkit import dtypes
 from graphkit.core import Record, Tensor
 from graphkit.dims import Extent
-from graphkit.errors import GradientError
 from graphkit.gradients.shapes import constant, pad_zeros, rank_of, shaped_as, static_ints
 from graphkit.gradients.table import gradient
 from graphkit.interpreter import apply1
@@ -48,6 +47,8 @@ def slice_(r: Record, g: Tensor) -> Tensor:
     x = r.inputs[0]
     assert x is not None
     cuts = _cuts(r, x)
+    if cuts is None:
+        return _by_places(r, x, g)
     strided = [c for c in cuts if c.step != 1]
     plain = [c for c in cuts if c.step == 1 and not c.whole()]
     result = g
@@ -58,16 +59,29 @@ def slice_(r: Record, g: Tensor) -> Tensor:
     return result if result is g else shaped_as(result, x)
 
 
-def _cuts(r: Record, x: Tensor) -> list[_Cut]:
-    rank = rank_of(r, x)
-    assert x.dims is not None
+def _by_places(r: Record, x: Tensor, g: Tensor) -> Tensor:
+    """Whatever is unknown: the elements of x are numbered, and their numbers sliced as they were."""
+    size = apply1("Size", x)
+    numbers = apply1("Range", constant(0, dtypes.INT64), size, constant(1, dtypes.INT64))
+    read = apply1("Slice", apply1("Reshape", numbers, apply1("Shape", x), allowzero=1), *r.inputs[1:])
+    flat = constant_ints([-1])
+    nothing = apply1("ConstantOfShape", apply1("Reshape", size, constant_ints([1])), value=np.zeros(1, g.dtype))
+    back = apply1("ScatterElements", nothing, apply1("Reshape", read, flat), apply1("Reshape", g, flat), axis=0)
+    return shaped_as(apply1("Reshape", back, apply1("Shape", x), allowzero=1), x)
+
+
+def _cuts(r: Record, x: Tensor) -> list[_Cut] | None:
+    """What is cut from each axis; None where only the run knows the axes."""
+    rank = x.rank
+    if rank is None or x.dims is None:
+        return None
     starts, ends, steps = (static_ints(r.input(n)) for n in (1, 2, 4))
     axes = static_ints(r.input(3))
     if axes is None:
         given = r.inputs[1]
         count = given.dims[0] if given is not None and given.dims else None
         if r.input(3) is not None or not isinstance(count, int):
-            raise GradientError(f"the gradient of {r.describe()} needs to know which axes it slices")
+            return None
         axes = list(range(count))
     if r.input(4) is None:
         steps = [1] * len(axes)

@@ -9,6 +9,7 @@ from onnx import helper
 
 import graphkit as gk
 from graphkit.optimizers.add_gradients import add_gradients
+from tests.gradients.models import check_model
 
 RANDOM = np.random.default_rng(7)
 
@@ -115,3 +116,46 @@ def test_a_batch_of_nothing_where_the_rule_has_no_kernel_for_it(name):
     }
     x = gk.tensor(np.zeros((0, 3, 4, 4), np.float32))
     assert gk.grad(lambda x: f[name](x).sum())(x).shape == (0, 3, 4, 4)
+
+
+# what only the run knows: the model, and what it is fed beside x
+GIVEN = {
+    "axes of a slice": (
+        "double[n, m] x, int64[k] a", "s = Constant<value = int64[1] {1}>() y = Slice(x, s, e, a, t)", {"a": [-1]},
+    ),
+    "axes of a slice backwards": (
+        "double[n, m] x, int64[k] a", "s = Constant<value = int64[1] {-1}>() y = Slice(x, s, b, a, u)", {"a": [0]},
+    ),
+    "rank of a slice": (
+        "double[n, m] x, int64[k] a",
+        "h = Reshape(x, a) s = Constant<value = int64[1] {1}>() l = Constant<value = int64[1] {-1}>() "
+        "y = Slice(h, s, e, l, t)", {"a": [2, 3, 2]},
+    ),
+    "axes of a pad": ("double[n, m] x, int64[k] a", "w = Constant<value = int64[2] {1, -1}>() z = Identity(one) "
+                      "y = Pad(x, w, z, a)", {"a": [1]}),
+    "rank of a pad": (
+        "double[n, m] x, int64[k] a",
+        "h = Reshape(x, a) w = Constant<value = int64[2] {1, 2}>() l = Constant<value = int64[1] {-1}>() "
+        "y = Pad(h, w, , l)", {"a": [4, 3]},
+    ),
+    "width of the places of rows": (
+        "double[n, m] x, int64[j, k] a", "w = GatherND(x, c) y = ScatterND(x, a, w)", {"a": [[1], [0], [1]]},
+    ),
+    "width of the places of elements": (
+        "double[n, m] x, int64[j, k] a", 'w = GatherND(x, d) y = ScatterND<reduction = "mul">(x, a, w)',
+        {"a": [[1, 0], [0, 2], [1, 0]]},
+    ),
+}  # fmt: skip
+SHARED = """e = Constant<value = int64[1] {9}>() t = Constant<value = int64[1] {1}>()
+  b = Constant<value = int64[1] {-9}>() u = Constant<value = int64[1] {-2}>() one = Constant<value = double {1}>()
+  c = Constant<value = int64[3, 1] {0, 1, 2}>() d = Constant<value = int64[3, 2] {0, 1, 1, 1, 2, 2}>()"""
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_only_the_run_knows(name):
+    inputs, body, fed = GIVEN[name]
+    text = (
+        f"g ({inputs}) => (double loss) {{ {SHARED} {body} q = Mul(y, y) p = Sin(q) loss = ReduceSum<keepdims=0>(p) }}"
+    )
+    feeds = {"x": RANDOM.standard_normal((3, 4)), **{n: np.array(v) for n, v in fed.items()}}
+    check_model(text, feeds, ["x"])
