@@ -26,6 +26,8 @@ _HIDDEN: Final = -1e30
 _SEEN: Final = -1e4
 _LARGEST_MASK: Final = 2**24
 _VIEWS: Final = ("Reshape", "Unsqueeze", "Squeeze", "Identity")
+# Measured on the CPU alone.
+_CPU: Final = ("inference",)
 
 
 @dataclass(slots=True)
@@ -66,7 +68,7 @@ def _unscaled(ctx: Context, value: ir.Value) -> _Scaled:
     return found
 
 
-@rule("fuse_attention", "MatMul", tolerance=1e-5, training=False)
+@rule("fuse_attention", "MatMul", tolerance=1e-5, training=False, targets=_CPU)
 def fuse_attention(ctx: Context, node: ir.Node) -> Outcome:
     """The pieces of attention, softmax(scale * q k^T + mask) v, become Attention, also for grouped queries.
 
@@ -125,9 +127,9 @@ def _emit(
     swapped = [*order[:2], order[3], order[2]]
     if swapped != [0, 1, 2, 3]:
         (k,) = ctx.add("Transpose", [k], {"perm": swapped}, before=node)
-    few_k, few_v = _unrepeated(ctx, k), _unrepeated(ctx, v)
-    if few_k is not None and few_v is not None and (ctx.shape(few_k) or ())[1:2] == (ctx.shape(few_v) or ())[1:2]:
-        k, v = few_k, few_v
+    few = [_unrepeated(ctx, k), _unrepeated(ctx, v)]
+    if few[0] is not None and few[1] is not None and few[0][1][1] == few[1][1][1]:
+        k, v = (_in_shape(ctx, node, *each) for each in few if each is not None)
     attributes: dict[str, Any] = {"scale": scale}
     inputs: list[ir.Value | None] = [q, k, v]
     if mask.causal:
@@ -140,6 +142,13 @@ def _emit(
     return finish(ctx, node, ctx.add("Attention", inputs, attributes, before=node)[0])
 
 
+def _in_shape(ctx: Context, near: ir.Node, value: ir.Value, dims: list[int]) -> ir.Value:
+    if ctx.shape(value) == tuple(dims):
+        return value
+    shape = ctx.constant(np.array(dims, np.int64), f"{value.name}_shape", near=near)
+    return ctx.add("Reshape", [value, shape], before=near)[0]
+
+
 def _closed(nodes: list[ir.Node]) -> bool:
     """Whether nothing but these nodes, of which the first is the last, reads what they compute."""
     inside = set(nodes)
@@ -150,22 +159,25 @@ def _closed(nodes: list[ir.Node]) -> bool:
     )
 
 
-def _unrepeated(ctx: Context, value: ir.Value) -> ir.Value | None:
-    """The heads that a value (batch, heads, positions, features) repeats, each several times in a row."""
+def _unrepeated(ctx: Context, value: ir.Value) -> tuple[ir.Value, list[int]] | None:
+    """What holds the heads that a value (batch, heads, positions, features) repeats, each several times in a row.
+
+    With the shape in which the heads are those of the operator.
+    """
     node = value.producer()
     expand = None if node is None or node.op_type != "Reshape" or node.domain != "" else inner_node(node, "Expand")
-    put_in = None if expand is None else inner_node(expand, "Unsqueeze", "Reshape")
-    if expand is None or put_in is None or put_in.inputs[0] is None:
+    if expand is None or expand.inputs[0] is None:
         return None
-    few, once, often, many = (
-        ctx.shape(each) for each in (put_in.inputs[0], put_in.outputs[0], expand.outputs[0], value)
-    )
-    if few is None or often is None or many is None or len(few) != 4 or len(often) != 5 or size_of(often) is None:
+    once, often, many = (ctx.shape(each) for each in (expand.inputs[0], expand.outputs[0], value))
+    if often is None or len(often) != 5 or size_of(often) is None:
         return None
-    batch, heads, times, rows, width = often
-    assert isinstance(heads, int) and isinstance(times, int)
-    good = few == (batch, heads, rows, width) and once == (batch, heads, 1, rows, width)
-    return put_in.inputs[0] if good and many == (batch, heads * times, rows, width) else None
+    batch, heads, times, rows, width = (dim for dim in often if isinstance(dim, int))
+    if once != (batch, heads, 1, rows, width) or many != (batch, heads * times, rows, width):
+        return None
+    few = [batch, heads, rows, width]
+    put_in = inner_node(expand, "Unsqueeze")
+    source = None if put_in is None else put_in.inputs[0]
+    return (source, few) if source is not None and ctx.shape(source) == tuple(few) else (expand.inputs[0], few)
 
 
 def _masked(
@@ -281,7 +293,7 @@ def _mask_array(ctx: Context, value: ir.Value | None, depth: int = 8) -> Array |
     return None
 
 
-@rule("add_mask", "Where", tolerance=1e-6, training=False)
+@rule("add_mask", "Where", tolerance=1e-6, training=False, targets=_CPU)
 def add_mask(ctx: Context, node: ir.Node) -> Outcome:
     """Where that fills hidden scores before a softmax becomes a sum with a mask, which is made once, and small.
 

@@ -108,7 +108,7 @@ _BY_PRODUCT: Final[Pattern] = (
 )
 
 
-@rule("square_by_power", "Mul", tolerance=1e-6, targets=("inference", "cuda"))
+@rule("square_by_power", "Mul", tolerance=1e-6, targets=("inference",))
 def square_by_power(ctx: Context, node: ir.Node) -> Outcome:
     """The x * x of a root mean square norm is written Pow(x, 2), which the runtime fuses when it loads the model.
 

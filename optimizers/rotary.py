@@ -30,6 +30,8 @@ _APART: Final[tuple[Pattern, ...]] = tuple(
     for first in (("a", "cos"), ("cos", "a"))
     for second in (("b", "sin"), ("sin", "b"))
 )
+# Measured on the CPU alone.
+_CPU: Final = ("inference",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class _Turn:
     once: bool = False
 
 
-@rule("fuse_rotary_embedding", "Add", "Concat", tolerance=1e-5, training=False)
+@rule("fuse_rotary_embedding", "Add", "Concat", tolerance=1e-5, training=False, targets=_CPU)
 def fuse_rotary_embedding(ctx: Context, node: ir.Node) -> Outcome:
     """x * cos + rotate_half(x) * sin becomes RotaryEmbedding, also where only the first features are rotated.
 
