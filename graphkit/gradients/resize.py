@@ -14,7 +14,6 @@ import numpy as np
 from graphkit import dtypes
 from graphkit.core import Array, Record, Tensor
 from graphkit.dims import same
-from graphkit.errors import GradientError
 from graphkit.gradients.elementwise import number
 from graphkit.gradients.shapes import constant, rank_of, shaped_like, static_ints, static_value
 from graphkit.gradients.table import gradient
@@ -218,7 +217,8 @@ def _kept_ratio_matrix(
     if _mode(r) in ("align_corners", "tf_crop_and_resize"):  # which go by the extents alone
         pair = _beside(constant_ints([extent]), constant_ints([wanted]), place)
         return apply1("Resize", identity, roi, None, pair, **settings)
-    _refuse_uneven(r, settings)
+    if _reads_beyond(r, settings):
+        return _in_a_picture(r, x, identity, axis, place, settings)
     # Enough copies of the last element to make the extent come out; reading beyond it reads the last element anyhow.
     more = int(np.ceil((wanted + 1) / scale)) - extent
     rows = np.pad(np.eye(extent), [(0, more), (0, 0)], mode="edge")
@@ -227,12 +227,34 @@ def _kept_ratio_matrix(
     return apply1("Slice", longer, constant_ints([0]), constant_ints([wanted]), constant_ints([place]))
 
 
-def _refuse_uneven(r: Record, settings: dict[str, Any]) -> None:
-    if settings.get("antialias") or settings.get("exclude_outside") or _mode(r) == "half_pixel_symmetric":
-        raise GradientError(
-            f"the gradient of {r.describe()}: keep_aspect_ratio_policy may round an extent up, which is not supported "
-            "together with antialias, exclude_outside or half_pixel_symmetric. Give the sizes it comes to instead."
-        )
+def _reads_beyond(r: Record, settings: dict[str, Any]) -> bool:
+    """Whether it matters to a result where the input ends: more copies of the last element would change it."""
+    uneven = settings.get("antialias") or settings.get("exclude_outside")
+    return bool(uneven) or _mode(r) == "half_pixel_symmetric"
+
+
+def _in_a_picture(
+    r: Record, x: Tensor, identity: Tensor, axis: int, place: int, settings: dict[str, Any]
+) -> Tensor:  # fmt: skip
+    """The matrix of an axis beside the axis that the one scale comes from, along which every picture is constant."""
+    assert x.rank is not None
+    sizes = r.input(3)
+    assert sizes is not None
+    policy = str(r.attribute("keep_aspect_ratio_policy"))
+    axes = [int(a) % x.rank for a in r.attribute("axes") or range(x.rank)]
+    extents = apply1("Gather", apply1("Shape", x), constant_ints(axes))
+    ratios = apply1("Div", sizes.astype("float32"), extents.astype("float32"))
+    scaling = apply1("ArgMin" if policy == "not_larger" else "ArgMax", ratios, axis=0, keepdims=1)
+    size, extent = apply1("Gather", sizes, scaling), apply1("Gather", extents, scaling)
+    own = apply1("Gather", sizes, constant_ints([axes.index(axis)]))
+    pictures = apply1("Unsqueeze", identity, constant_ints([1, 3]))  # [element, 1, element, 1]
+    pictures = apply1("Expand", pictures, apply1("Concat", constant_ints([1, 1, 1]), extent, axis=0))
+    resized = apply1(
+        "Resize", pictures, None, None, apply1("Concat", own, size, axis=0), axes=[2, 3],
+        keep_aspect_ratio_policy=policy, **settings,
+    )  # fmt: skip
+    matrix = apply1("Squeeze", apply1("Gather", resized, constant(0, dtypes.INT64), axis=3), constant_ints([1]))
+    return matrix if place else apply1("Transpose", matrix, perm=[1, 0])
 
 
 def _run_time_ratio_matrix(
@@ -245,7 +267,8 @@ def _run_time_ratio_matrix(
     wanted = apply1("Shape", y, start=axis, end=axis + 1)
     if _mode(r) in ("align_corners", "tf_crop_and_resize"):
         return apply1("Resize", identity, roi, None, _beside(length, wanted, place), **settings)
-    _refuse_uneven(r, settings)
+    if _reads_beyond(r, settings):
+        return _in_a_picture(r, x, identity, axis, place, settings)
     extents = apply1("Shape", x)
     axes = r.attribute("axes")
     if axes:

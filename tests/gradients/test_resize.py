@@ -166,6 +166,29 @@ def test_kept_ratio_known_only_at_run_time(mode, policy, how):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+ENDS = {  # what an interpolation does where the picture ends
+    "linear, antialias": {"mode": "linear", "antialias": 1},
+    "cubic, antialias": {"mode": "cubic", "antialias": 1},
+    "cubic, nothing outside": {"mode": "cubic", "exclude_outside": 1},
+    "symmetric": {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"},
+}
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+@pytest.mark.parametrize("sizes", [(7, 8), (3, 3), (2, 4)])
+@pytest.mark.parametrize("name", ENDS)
+def test_kept_ratio_where_the_picture_ends(name, sizes, policy):
+    """An extent that is rounded up after scaling, known and not."""
+    f = lambda x, s: OP.Resize(x, None, None, s, axes=[2, 3], keep_aspect_ratio_policy=policy, **ENDS[name])
+    weights, expected = probe(lambda x: f(x, ints(*sizes)), PICTURE)
+    got = gk.grad(lambda x: (f(x, ints(*sizes)) * weights).sum())(gk.tensor(np.ones(PICTURE, np.float32))).numpy()
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+    specs = [gk.spec("float32", ["n", 2, "h", "w"]), gk.spec("int64", [2])]
+    model = gk.trace(gk.grad(lambda x, s: (f(x, s) * weights).sum()), *specs, input_names=["x", "s"])
+    (found,) = gk.run(model, {"x": np.ones(PICTURE, np.float32), "s": ints(*sizes)}, optimizations=False).values()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_twice(mode):
     f = lambda x: OP.Resize(x * x, None, floats(1, 1, 2, 2), mode=mode)
