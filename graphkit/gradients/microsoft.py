@@ -17,6 +17,7 @@ from graphkit.gradients.elementwise import number
 from graphkit.gradients.lowered import Call, lowering
 from graphkit.interpreter import apply, apply1
 from graphkit.methods import constant_ints
+from graphkit.operands import extents, joined_shape
 
 DOMAIN: Final = "com.microsoft"
 
@@ -149,11 +150,13 @@ def bias_split_gelu(c: Call) -> Sequence[Tensor]:
 def bias_softmax(c: Call) -> Sequence[Tensor]:
     """Softmax over all axes from ``axis`` on, of data and a bias that broadcasts."""
     x = apply1("Add", c.needed(0), c.needed(1))
-    rank = x.rank
-    axis = int(c.attribute("axis", 1))
-    if rank is None or axis % rank != rank - 1:
-        raise GradientError("the gradient of BiasSoftmax is written for the last axis only")
-    return (apply1("Softmax", x, axis=-1),)
+    rank, axis = x.rank, int(c.attribute("axis", 1))
+    if rank is None and axis != -1:
+        raise GradientError("the gradient of BiasSoftmax needs the rank of its inputs")
+    if rank is None or axis % rank == rank - 1:
+        return (apply1("Softmax", x, axis=-1),)
+    flat = apply1("Reshape", x, joined_shape(extents(x, 0, axis % rank), [-1]))
+    return (apply1("Reshape", apply1("Softmax", flat, axis=-1), extents(x, 0, rank)),)
 
 
 @lowering("Trilu", domain=DOMAIN)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import graphkit as gk
-from graphkit.newer import PREVIEW
+from graphkit.newer import NEWER, PREVIEW
 from graphkit.schemas import NEWEST_OPSET
 from tests.conformance.onnx_backend import as_array, check, node_cases, opset_of
 
@@ -22,7 +22,14 @@ CASES = {
 RUN = [name for name in CASES if not any(part in name for part in WITHOUT_KERNEL)]
 
 
-@pytest.mark.parametrize("name", RUN)
+def marked(names: list[str]) -> list[Any]:
+    """Those of operators that are written out are run always; the others, which are only read, among the slow ones."""
+    known = {operator for operator, _ in NEWER}
+    kinds = {name: {node.op_type for node in CASES[name].model.graph.node} for name in names}
+    return [pytest.param(n, marks=[] if kinds[n] & known else pytest.mark.slow) for n in names]
+
+
+@pytest.mark.parametrize("name", marked(RUN))
 def test_run(name: str) -> None:
     case: Any = CASES[name]
     for inputs, outputs in case.data_sets:
@@ -32,6 +39,7 @@ def test_run(name: str) -> None:
             check(mine, as_array(theirs), case.rtol, case.atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in RUN if not n.endswith(("_expanded", "_expanded_ver26"))])
 def test_eager(name: str) -> None:
     case: Any = CASES[name]

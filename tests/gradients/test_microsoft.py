@@ -216,6 +216,9 @@ CUDA_ONLY = {
         "MultiHeadAttention", [draw(2, 3, 2, 3, 4), None, None, draw(24)], HEADS, None),
     "MultiHeadAttention, packed keys": ("MultiHeadAttention", [Q, draw(2, 5, 2, 2, 4)], HEADS, None),
     "BiasSoftmax": ("BiasSoftmax", [draw(2, 3, 4), draw(2, 1, 4)], {"axis": 2, "is_inner_broadcast": 0}, None),
+    "BiasSoftmax, two axes": (
+        "BiasSoftmax", [draw(2, 3, 4), draw(1, 3, 4)], {"axis": 1, "is_inner_broadcast": 1},
+        lambda x, b: np.exp(x + b) / np.exp(x + b).sum((1, 2), keepdims=True)),
     "NhwcConv": (
         "NhwcConv", [IMAGE.transpose(0, 2, 3, 1), KERNEL.transpose(0, 2, 3, 1), draw(3)], {"pads": [1, 0, 1, 0]}, None),
 }  # fmt: skip

@@ -67,7 +67,7 @@ CASES = {
     "Mod": ("Mod", [np.array([-5.3, 5.3, -4.1, 2.0]), np.array([3.0, -3.0, -1.5, 0.7])], {}, 1),
     "SpaceToDepth": ("SpaceToDepth", [draw(2, 3, 4, 6)], {"blocksize": 2, "mode": "CRD"}, 1),
 }  # fmt: skip
-SECOND_ORDER = ["SwiGLU, alpha", "gated delta", "convolution, past"]
+SECOND_ORDER = ["SwiGLU, alpha", "convolution of few columns"]
 
 
 def narrow(arrays):
@@ -145,7 +145,14 @@ def test_as_the_reference(name):
             np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["one token", "gated delta", "convolution, past"])
+def test_second_order(name):
+    f, given = applied(name)
+    check_gradients(f, given, order=2)
+
+
+@pytest.mark.parametrize("symbolic", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("name", CASES)
 def test_the_gradients_of_a_file(name, symbolic):
     operator, arrays, attributes, outputs = CASES[name]
