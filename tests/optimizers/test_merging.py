@@ -80,7 +80,7 @@ GRAPHS = {
 @pytest.mark.parametrize(("graph", "left"), GRAPHS.values(), ids=GRAPHS.keys())
 def test_merged_or_kept(prove, graph, left):
     with np.errstate(all="ignore"):
-        prove(graph, expected=left)
+        prove(graph, expected=left, skip=["unroll_loop"])  # which would leave no body to look into
 
 
 @pytest.mark.parametrize("preset", ["inference", "training"])
