@@ -115,7 +115,7 @@ def _pad(r: Record, x: Tensor, g: Tensor, cuts: list[_Cut], places: list[int]) -
             given = r.inputs[1]
             assert given is not None
             starts = given if given.dtype == dtypes.INT64 else given.astype(dtypes.INT64)
-            if places != list(range(len(_cuts(r, x)))):
+            if places != list(range(len(_cuts(r, x) or ()))):
                 starts = apply1("Gather", starts, constant_ints(places))
             zero = constant_ints([0])
             negative = apply1("Less", starts, zero).astype(dtypes.INT64)
