@@ -69,7 +69,7 @@ GRAPHS = {
         {"Mul": 2, "Cast": 1},
     ),
     "loop_body_sees_outer": (
-        "g (float[3] x) => (float[3] y) <int64 n = {2}, bool t = {1}> {e = Exp(x) "
+        "g (float[3] x) => (float[3] y) <int64 n = {20}, bool t = {1}> {e = Exp(x) "
         "y = Loop(n, t, e) <body = b (int64 i, bool c, float[3] v) => (bool d, float[3] w) {d = Identity(c) f "
         "= Exp(x) w = Mul(v, f)}>}",
         {"Exp": 1, "Loop": 1, "Identity": 1, "Mul": 1},
