@@ -474,6 +474,9 @@ def export(family: str, exporter: str, folder: Path) -> None:
     torch.backends.mha.set_fastpath_enabled(False)  # TorchScript's exporter knows no fused encoder layer
     module, args = make().eval(), inputs()
     for part in module.modules():
+        if isinstance(part, (nn.LayerNorm, nn.GroupNorm, nn.BatchNorm2d)):  # as training leaves them
+            nn.init.uniform_(part.weight, 0.5, 1.5)
+            nn.init.normal_(part.bias, 0, 0.2)
         if isinstance(part, nn.BatchNorm2d) and part.running_mean is not None and part.running_var is not None:
             part.running_mean.normal_(0, 0.2)
             part.running_var.uniform_(0.5, 1.5)

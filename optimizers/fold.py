@@ -172,6 +172,11 @@ def _bytes(ctx: Context, value: ir.Value) -> int:
 
 def _allowance(ctx: Context, node: ir.Node) -> int:
     """The bytes that go away when a node does: its own, and those of nodes and constants that only it leads to."""
+    return _freed(ctx, node)[1]
+
+
+def _freed(ctx: Context, node: ir.Node) -> tuple[int, int]:
+    """How many nodes go away when a node does, and how many bytes."""
     cone = {node}
     leaves: dict[ir.Value, None] = {}
     stack = [node]
@@ -188,7 +193,7 @@ def _allowance(ctx: Context, node: ir.Node) -> int:
             elif producer is not None and producer not in cone:
                 cone.add(producer)
                 stack.append(producer)
-    return len(cone) * _NODE_BYTES + sum(_bytes(ctx, value) for value in leaves)
+    return len(cone), len(cone) * _NODE_BYTES + sum(_bytes(ctx, value) for value in leaves)
 
 
 def _worth(ctx: Context, nodes: list[ir.Node]) -> list[ir.Node]:
@@ -200,7 +205,9 @@ def _worth(ctx: Context, nodes: list[ir.Node]) -> list[ir.Node]:
             for value in node.outputs
             if value.is_graph_output() or any(use.node not in chosen for use in value.uses())
         )
-        if cost > _allowance(ctx, node) + min(ctx.slack, max(256, ctx.slack // 8)):
+        count, freed = _freed(ctx, node)
+        # Each node that goes away may take an eighth of what the whole model may grow by.
+        if cost > freed + min(ctx.slack, max(256, count * ctx.slack // 8)):
             del chosen[node]
     # A node is computed only from constants or from other nodes that are.
     kept: dict[ir.Node, None] = {}

@@ -33,6 +33,9 @@ __all__ = ["optimize", "run_passes"]
 _MAX_ROUNDS: Final = 12
 # Below this opset operators mean other things (broadcasting is an attribute), and no runtime is expected to load them.
 _OLDEST_OPSET: Final = 7
+# What folding may add to the constants in all: a fortieth of them, and no more than this many bytes.
+_SLACK_SHARE: Final = 40
+_MOST_SLACK: Final = 65_536
 _VERIFY_BELOW: Final = 200_000_000
 # A report holds the steps where nodes times passes are no more: about a second.
 _CHEAP_STEPS: Final = 6_000
@@ -203,7 +206,7 @@ def run_passes(
     if min(opsets) < _OLDEST_OPSET and "" in model.opset_imports:
         chosen = [made for made in chosen if made.name in _ANY_OPSET]
     before = measure(model)
-    ctx = Context(model, training=training, slack=min(16_384, before.bytes // 64))
+    ctx = Context(model, training=training, slack=min(_MOST_SLACK, before.bytes // _SLACK_SHARE))
     accounts = {made.name: report.passes.setdefault(made.name, PassReport()) for made in chosen}
     rules: dict[str, list[Pass]] = {}
     for made in chosen:
