@@ -184,6 +184,10 @@ def _rank_of_constant(ctx: Context, node: ir.Node, index: int) -> list[bool]:
     ]
 
 
+def _only_use(value: ir.Value | None) -> bool:
+    return value is not None and Context.only_use(value)
+
+
 @rule("join_moves", "Add", "Sub", "Mul", "Div", "Max", "Min")
 def join_moves(ctx: Context, node: ir.Node) -> Outcome:
     """Two values that are reshaped, or transposed, in the same way and then combined are combined first.
@@ -192,9 +196,8 @@ def join_moves(ctx: Context, node: ir.Node) -> Outcome:
     """
     if len(node.inputs) != 2:
         return "it does not combine two values"
-    movers = [None if value is None or not ctx.only_use(value) else value.producer() for value in node.inputs]
-    first, second = movers
-    if first is None or second is None or first is second:
+    first, second = (None if value is None else value.producer() for value in node.inputs)
+    if first is None or second is None or first is second or not all(map(_only_use, node.inputs)):
         return "an input is no move that nothing else reads"
     shapes = [ctx.shape(mover.inputs[0]) if mover.inputs else None for mover in (first, second)]
     if shapes[0] is None or shapes[0] != shapes[1] or first.domain != "" or second.domain != "":

@@ -16,6 +16,7 @@ __all__ = ["Match", "Pattern", "match"]
 Pattern: TypeAlias = "str | float | tuple[Any, ...]"
 
 _COMMUTATIVE: Final = ("Add", "Mul")
+_MOST_RANKS: Final = 4096
 
 
 class Match:
@@ -39,11 +40,42 @@ def match(ctx: Context, node: ir.Node, *patterns: Pattern, closed: bool = True) 
     Nothing but the tree may read the values inside it; otherwise the nodes would have to stay, and nothing is won.
     With ``closed=False`` the caller sees to that.
     """
+    children, grandchildren = _operators_before(node)
     for pattern in patterns:
+        first, second = _operators_of(pattern)
+        if not (first <= children and second <= grandchildren):
+            continue
         found = _match_node(ctx, node, pattern, Match({}, []))
         if found is not None and (not closed or _is_closed(found, node)):
             return found
     return None
+
+
+# A pattern (kept, so that its address stays its own) and the operators of its second and third rank.
+_ranks: dict[int, tuple[Pattern, frozenset[str], frozenset[str]]] = {}
+
+
+def _operators_of(pattern: Pattern) -> tuple[frozenset[str], frozenset[str]]:
+    """The operators that must stand right before the last, and before those: most nodes are told by them alone."""
+    known = _ranks.get(id(pattern))
+    if known is None:
+        inner = [part for part in pattern[1:] if isinstance(part, tuple)] if isinstance(pattern, tuple) else []
+        second = {part[0] for each in inner for part in each[1:] if isinstance(part, tuple)}
+        known = (pattern, frozenset(each[0] for each in inner), frozenset(second))
+        if len(_ranks) < _MOST_RANKS:
+            _ranks[id(pattern)] = known
+    return known[1], known[2]
+
+
+def _operators_before(node: ir.Node) -> tuple[set[str], set[str]]:
+    first = [producer for value in node.inputs if value is not None and (producer := value.producer()) is not None]
+    second = {
+        producer.op_type
+        for each in first
+        for value in each.inputs
+        if value is not None and (producer := value.producer()) is not None
+    }
+    return {each.op_type for each in first}, second
 
 
 def _is_closed(found: Match, last: ir.Node) -> bool:
