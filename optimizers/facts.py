@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from graphkit.optimizers.symbolic import Dim, fresh, named
+from graphkit.optimizers.symbolic import Dim, derived, fresh, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -78,7 +78,7 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
                 # A name beside an integer is 1 or that integer. Two names may each be 1: what they give has a name of
                 # its own, the same wherever the two meet.
                 pair = " with ".join(sorted((repr(dim), repr(other))))
-                dim = other if isinstance(other, int) else named(f"({pair})")
+                dim = other if isinstance(other, int) else derived(f"({pair})")
         result.append(dim)
     return tuple(reversed(result))
 

@@ -11,9 +11,9 @@ from graphkit.optimizers.facts import Fact, Facts, broadcast, infers
 from graphkit.optimizers.symbolic import (
     Dim,
     add,
+    derived,
     fresh,
     multiply,
-    named,
     negate,
     never_negative,
     product,
@@ -142,7 +142,7 @@ def _equal(a: Dim, b: Dim) -> Dim:
     for one, other in ((a, b), (b, a)):
         if isinstance(one, int) and one < 0 and never_negative(other):
             return 0
-    return named(f"({a!r})=({b!r})")  # 0 or 1: an atom, which is never negative
+    return derived(f"({a!r})=({b!r})")  # 0 or 1: an atom, which is never negative
 
 
 def _decided(function: Callable[[int, int], int]) -> Callable[[Dim, Dim], Dim]:

@@ -13,10 +13,10 @@ from graphkit.optimizers.symbolic import (
     Dim,
     Symbol,
     add,
+    derived,
     divide,
     fresh,
     multiply,
-    named,
     negate,
     never_negative,
     product,
@@ -151,7 +151,7 @@ def _sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
     if step == 1 and start == 0 and never_negative(end) and never_negative(add(dim, negate(end))):
         return end  # the axis is known to be at least as long
     # Whatever it is, the same cut of the same length gives the same length.
-    return named(f"slice({dim!r}, {start!r}, {end!r}, {step!r})")
+    return derived(f"slice({dim!r}, {start!r}, {end!r}, {step!r})")
 
 
 @infers("Reshape")
@@ -296,7 +296,7 @@ def range_(facts: Facts, node: ir.Node) -> list[Fact]:
         return [Fact(dtype, (limit,))]
     if start is None or limit is None or delta is None:
         return [Fact(dtype, (fresh(),))]
-    return [Fact(dtype, (named(f"range({start!r}, {limit!r}, {delta!r})"),))]
+    return [Fact(dtype, (derived(f"range({start!r}, {limit!r}, {delta!r})"),))]
 
 
 def _whole_steps(facts: Facts, node: ir.Node) -> int | None:

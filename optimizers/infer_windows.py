@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from graphkit.optimizers.facts import Fact, Facts, infers
 from graphkit.optimizers.infer_shapes import as_dim
-from graphkit.optimizers.symbolic import Dim, add, divide, fresh, multiply, named
+from graphkit.optimizers.symbolic import Dim, add, derived, divide, fresh, multiply
 
 
 def _windows(facts: Facts, node: ir.Node, kernel: tuple[Dim, ...]) -> tuple[Dim, ...]:
@@ -43,7 +43,7 @@ def _quotient(a: Dim, by: int) -> Dim:
     if isinstance(a, int):
         return a // by
     exact = divide(a, by)
-    return named(f"floor({a!r} / {by})") if exact is None else exact
+    return derived(f"floor({a!r} / {by})") if exact is None else exact
 
 
 @infers("Conv")

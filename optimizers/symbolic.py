@@ -7,6 +7,7 @@ when their polynomials are; everything else is unknown, so a rewrite that asks `
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from typing import Final, TypeAlias
 
@@ -14,6 +15,7 @@ __all__ = [
     "Dim",
     "Symbol",
     "add",
+    "derived",
     "divide",
     "fresh",
     "multiply",
@@ -32,6 +34,7 @@ Monomial: TypeAlias = tuple[str, ...]
 
 _LIMIT: Final = 2**31
 _MAX_TERMS: Final = 8
+_LONGEST_TEXT: Final = 160
 _counter = itertools.count()
 
 
@@ -72,6 +75,16 @@ Dim: TypeAlias = int | Symbol
 def named(name: str) -> Symbol:
     """The dimension called ``name``."""
     return Symbol(frozenset({((name,), 1)}))
+
+
+def derived(text: str) -> Symbol:
+    """The dimension that an expression of others gives, equal to itself wherever the expression comes up again.
+
+    Expressions of expressions may double in length at each step: long ones go by their digest.
+    """
+    if len(text) > _LONGEST_TEXT:
+        text = f"(#{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()})"
+    return named(text)
 
 
 def fresh() -> Symbol:
@@ -184,7 +197,7 @@ def truncated_quotient(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else unknown_number()
     if never_negative(a) and never_negative(b):
-        return named(f"({a!r})/({b!r})")
+        return derived(f"({a!r})/({b!r})")
     return unknown_number()
 
 

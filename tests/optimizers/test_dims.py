@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.optimizers.conftest import operators
+from graphkit.optimizers import optimize
+from tests.optimizers.conftest import operators, parse
 
 HEAD = (
     "g (float[N,M,3] x) => ({out} y) <int64 one = {{1}}, int64[1] front = {{0}}, int64[1] second = {{1}}, "
@@ -81,3 +82,11 @@ def test_a_range_of_floats_is_as_long_as_it_is(prove, bounds):
         "{r = Range(a, b, c) y = Relu(x)}"
     )
     prove(text, {"x": np.ones(2, np.float32)}, grow=80)
+
+
+def test_names_of_broadcast_dims_stay_short():
+    """Each sum below broadcasts what the one before gives with itself: a name twice as long, if names were texts."""
+    steps = " ".join(f"a{n + 1} = Add(a{n}, x{n % 2}) b{n + 1} = Mul(a{n + 1}, a{n})" for n in range(60))
+    text = f"g (float[N] x0, float[M] x1) => (float[K] y) {{a0 = Add(x0, x1) {steps} y = Abs(b60)}}"
+    made = optimize(parse(text), verify=False)
+    assert len(made.graph.node) == 63
