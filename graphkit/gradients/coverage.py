@@ -139,6 +139,8 @@ POLICIES: Final = """
 | an element that Where, Slice, Gather, Max or the like did not select | exactly 0, even if the slope there is infinite or NaN |
 | an infinite slope behind a clamp that is constant there, as sqrt(relu(x)) for x < 0 | exactly 0 |
 | SoftmaxCrossEntropyLoss with every label ignored | 0, though the mean of nothing is NaN |
+| a batch of no elements | empty, or 0 where a parameter is not; of a mean too, whose value ONNX Runtime calls 0 |
+| DFT back from one side, of a length that its places are not those of | that of the standard, from which ONNX Runtime's kernel departs there |
 | ScatterElements, ScatterND with repeated indices and no reduction | to the update that was written last |
 | Mod | 1 in the first, minus the whole quotient in the second |
 | NaN | a NaN result has a NaN slope where the slope depends on it; a selecting operator has 0 there |
