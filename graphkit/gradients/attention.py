@@ -32,7 +32,7 @@ from graphkit.operands import extent, length
 def attention(c: Call) -> Sequence[Tensor | None]:
     """softmax(scale Q K^T + masks) V, with the keys and values of earlier steps before the given ones."""
     q, k, v = c.needed(0), c.needed(1), c.needed(2)
-    flat = q.rank == 3
+    flat = q.rank == 3 or (q.rank is None and bool(c.attribute("q_num_heads", 0)))
     if flat:
         q, heads = heads_first(q, int(c.attribute("q_num_heads"))), int(c.attribute("kv_num_heads"))
         k, v = heads_first(k, heads), heads_first(v, heads)

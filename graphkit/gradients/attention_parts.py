@@ -144,8 +144,10 @@ def attend(
     wide = biased if precision is None else biased.astype(precision)
     weights = apply1("Softmax", wide, axis=-1).astype(q.dtype)
     if sink is not None:  # exp(x) / (sum exp + exp(s)) is the softmax times sigmoid(log sum exp - s)
-        together = apply1("ReduceLogSumExp", biased, constant_ints([-1]), keepdims=1)
-        weights = apply1("Mul", weights, apply1("Sigmoid", apply1("Sub", together, sink)))
+        exact = biased.astype("float32") if biased.dtype in (dtypes.FLOAT16, dtypes.BFLOAT16) else biased
+        together = apply1("ReduceLogSumExp", exact, constant_ints([-1]), keepdims=1)
+        share = apply1("Sigmoid", apply1("Sub", together, sink.astype(exact.dtype)))
+        weights = apply1("Mul", weights, share.astype(q.dtype))
     if alive is not None:
         weights = apply1("Mul", weights, alive)
     held = apply1("Reshape", weights, constant_ints([0, int(groups or 0), -1, 0])) if grouped else weights

@@ -163,6 +163,8 @@ def _query_key_value(c: Call, heads: int) -> tuple[Tensor, Tensor, Tensor]:
         return q, k, v
     if value is None:
         raise GradientError("MultiHeadAttention needs a value, or keys and values packed with five axes")
+    if key.rank is None:
+        raise GradientError("the gradient of MultiHeadAttention needs the rank of its key")
     if key.rank == 4:  # of another sequence, by heads already
         return q, key, value
     return q, heads_first(with_bias(key, split[1]), heads), heads_first(with_bias(value, split[2]), heads)
@@ -216,6 +218,8 @@ def rotary_embedding(c: Call) -> Sequence[Tensor | None]:
     """
     x, places = c.needed(0), c.needed(1)
     cos, sin = c.needed(2), c.needed(3)
+    if x.rank is None or places.rank is None:
+        raise GradientError("the gradient of com.microsoft.RotaryEmbedding needs the ranks of its input and positions")
     by_head = x.rank == 4
     sequence = length(x, 2 if by_head else 1)
     if places.rank == 1:

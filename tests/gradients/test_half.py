@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 
 import graphkit as gk
+from graphkit.interpreter import apply
 
 op = gk.op
 rng = np.random.default_rng(0)
@@ -34,6 +35,10 @@ def recurrent(name, gates, **attributes):
     return f, [*arrays, *states]
 
 
+def ints(*values):
+    return gk.tensor(np.array(values, dtype=np.int32))
+
+
 Q, K, V = draw(2, 4, 3, 8), draw(2, 2, 5, 8), draw(2, 2, 5, 6)
 X, SCALE, SHIFT = draw(2, 3, 8), draw(8), draw(8)
 COS, SIN, PLACES = draw(9, 4), draw(9, 4), np.array([[0, 3, 8], [2, 2, 1]])
@@ -48,6 +53,15 @@ CASES = {
         lambda q, k, v, a, b: op.Attention(q, k, v, None, a, b, outputs=3),
         [Q, K, V, draw(2, 2, 2, 8), draw(2, 2, 2, 6)]),
     "Attention, softmax in float32": (lambda q, k, v: op.Attention(q, k, v, softmax_precision="float32"), [Q, K, V]),
+    "GroupQueryAttention, cache and sinks": (
+        lambda q, k, v, a, b, s: apply(
+            "GroupQueryAttention", [q, k, v, a, b, ints(4, 5), ints(6), *[None] * 4, s],
+            {"num_heads": 2, "kv_num_heads": 1}, 3, "com.microsoft"),
+        [draw(2, 1, 16), draw(2, 1, 8), draw(2, 1, 8), draw(2, 1, 5, 8), draw(2, 1, 5, 8), draw(2)]),
+    "MultiHeadAttention, mask": (
+        lambda q, k, v, b: apply(
+            "MultiHeadAttention", [q, k, v, None, ints(2, 3), b], {"num_heads": 2}, 1, "com.microsoft")[0],
+        [draw(2, 3, 8), draw(2, 3, 8), draw(2, 3, 8), draw(1, 2, 3, 3)]),
     "RotaryEmbedding": (
         lambda x, c, s: op.RotaryEmbedding(x, c, s, PLACES), [draw(2, 4, 3, 8), COS, SIN]),
     "RotaryEmbedding, interleaved": (

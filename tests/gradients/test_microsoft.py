@@ -7,8 +7,11 @@ import onnx
 import pytest
 
 import graphkit as gk
+from graphkit import dtypes, interpreter
+from graphkit.bodies import apart
 from graphkit.errors import GradientError
 from graphkit.gradients.lowered import LOWERINGS, Call
+from graphkit.inference import Type
 from graphkit.interpreter import apply
 from graphkit.optimizers.add_gradients import add_gradients
 from graphkit.runtime import run
@@ -378,6 +381,18 @@ def test_what_is_refused_is_named(what):
     given = [None if a is None else gk.tensor(a) for a in narrow(arrays)]
     with pytest.raises(GradientError, match=what):
         LOWERINGS[op, domain](Call(op, domain, given, attributes, outputs))
+
+
+@pytest.mark.parametrize(
+    ("op", "known"), [("MultiHeadAttention", [3, None, None]), ("RotaryEmbedding", [3, None, 2, 2])]
+)
+def test_what_unknown_ranks_leave_open_is_refused(op, known):
+    """Keys of three axes or of four, positions given or counted from one: another rank is another meaning."""
+    kinds = [dtypes.INT64 if op == "RotaryEmbedding" and n == 1 else dtypes.FLOAT32 for n in range(len(known))]
+    types = [Type(kind, None if rank is None else (4,) * rank) for kind, rank in zip(kinds, known, strict=True)]
+    graph, inputs = apart(types, 21)
+    with interpreter.using(graph), pytest.raises(GradientError, match=f"{op} needs the rank"):
+        LOWERINGS[op, MS](Call(op, MS, inputs, HEADS, 1))
 
 
 def test_packed_is_unpacked():
