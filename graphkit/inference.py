@@ -146,6 +146,8 @@ def _proto(op: str, domain: str, attributes: Mapping[str, Any], names: Sequence[
 
 def _data(name: str, t: Type) -> onnx.TensorProto | None:
     if t.array is not None:
+        if t.array.dtype.kind in "SUO":  # text, of which no shape follows
+            return None
         return numpy_helper.from_array(t.array, name) if t.array.size <= 1024 else None
     contents = t.contents
     if isinstance(contents, tuple) and all(isinstance(c, int) for c in contents):

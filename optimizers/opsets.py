@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
-from typing import Any, overload
+from typing import Any, Final, overload
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from graphkit.errors import PassError
+from graphkit.errors import OperatorError, PassError
 from graphkit.modelfile import ModelLike, give_back, read_model
+from graphkit.modelfile.protos import every_node
+from graphkit.optimizers.known import RANDOM
 from graphkit.optimizers.report import Report
 from graphkit.upgrade import NEWEST, OLDEST, WORKING, lower_model, upgrade_model
 
 __all__ = ["at_opset", "change_opset"]
+
+# ONNX Runtime 1.31 has kernels for these up to this opset on the CPU; the standard gave them new versions after it.
+_LAST_DRAWS: Final = 21
+_DRAWS: Final = frozenset(RANDOM)
 
 
 @overload
@@ -29,10 +36,10 @@ def change_opset(model: str | os.PathLike[str] | ir.Model, opset: int) -> ir.Mod
 def change_opset(model: ModelLike, opset: int) -> ir.Model | onnx.ModelProto:
     """Return the model at another ``ai.onnx`` opset, 7 to 26, meaning exactly the same.
 
-    Newer is always possible; older where that opset can say it: attributes instead of inputs, several nodes instead of
-    one that did not exist yet. Names of inputs, outputs and parameters, metadata and initializers are kept, and the IR
-    version is the lowest that serves. The model that is given is not changed, and its kind comes back (a path gives an
-    ``onnx_ir.Model``).
+    Newer is always possible, but for random draws, which ONNX Runtime's CPU provider has up to opset 21; older where
+    that opset can say it: attributes instead of inputs, several nodes instead of one that did not exist yet. Names of
+    inputs, outputs and parameters, metadata and initializers are kept, and the IR version is the lowest that serves.
+    The model that is given is not changed, and its kind comes back (a path gives an ``onnx_ir.Model``).
 
     Raises ``OperatorError`` that names every node for which the opset has no words, and the lowest opset that serves;
     ``ModelFileError`` for a model older than opset 7; ``PassError`` for an opset that is not 7 to 26.
@@ -66,5 +73,18 @@ def at_opset(
 def _to_opset(model: ir.Model, opset: int) -> None:
     if not OLDEST <= opset <= NEWEST:
         raise PassError(f"opset {opset} was asked for; graphkit writes opsets {OLDEST} to {NEWEST}")
+    if opset > _LAST_DRAWS >= model.opset_imports.get("", 1):
+        _refuse_draws(model, opset)
     upgrade_model(model, max(opset, WORKING))
     lower_model(model, opset)
+
+
+def _refuse_draws(model: ir.Model, opset: int) -> None:
+    nodes = itertools.chain(every_node(model.graph), *map(every_node, model.functions.values()))
+    found = [node for node in nodes if node.domain == "" and node.op_type in _DRAWS]
+    if found:
+        names = ", ".join(f"'{node.name}' ({node.op_type})" if node.name else node.op_type for node in found[:5])
+        raise OperatorError(
+            f"at opset {opset} ONNX Runtime's CPU provider draws no random numbers, as {names} "
+            f"{'do' if len(found) > 1 else 'does'}; opset {_LAST_DRAWS} serves"
+        )
