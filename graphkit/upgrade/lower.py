@@ -107,13 +107,14 @@ def make_runnable(model: ir.Model, where: str = "the model") -> None:
         model.graph.opset_imports[""] = NEWEST
         model.ir_version = max(3, lowest_ir_version(model))
         return
+    _level(model)
     work = _prepared(model, NEWEST)
     opset = min(work.opset_imports.setdefault("", NEWEST), NEWEST)
     problems = _lower_graphs(work, opset, _known_types(work))
     if problems:
         parts = [f"{p.operator} at {p.place}: {p.reason}" for p in list(problems.values())[:_SHOWN]]
         raise ModelFileError(
-            f"{where} is of opset {_opset_of(model)}; ONNX Runtime loads up to {NEWEST}, which cannot say the same of "
+            f"{where} is of opset {max(_opsets(model))}; ONNX Runtime loads up to {NEWEST}, which has no words for "
             f"{'; '.join(parts)}"
         )
     work.opset_imports.pop(PREVIEW, None)
@@ -123,11 +124,30 @@ def make_runnable(model: ir.Model, where: str = "the model") -> None:
 def has_no_kernel(model: ir.Model) -> bool:
     """Whether a model is of a newer opset than the runtime loads, or holds operators that it does not at that opset."""
     opset = _opset_of(model) or 0
-    if opset > NEWEST or PREVIEW in model.opset_imports:
+    if max(_opsets(model), default=0) > NEWEST or PREVIEW in model.opset_imports:
         return True
     if opset < min(WITHOUT_KERNEL.values()):
         return False
     return any(node.op_type in WITHOUT_KERNEL and not node.domain for node in model.graph.all_nodes())
+
+
+def _opsets(model: ir.Model) -> list[int]:
+    """Those of a model and of its functions."""
+    imports = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
+    return [found[name] for found in imports for name in ("", "ai.onnx") if name in found]
+
+
+def _level(model: ir.Model) -> None:
+    """Bring a model to the opset of a function that is newer than what the runtime loads."""
+    highest = max(_opsets(model), default=0)
+    if not model.functions or highest <= NEWEST or _opset_of(model) == highest:
+        return
+    upgrade_model(model, NEWEST)
+    scopes: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for scope in scopes:
+        if scope.opset_imports.get("", highest) < highest:
+            scope.opset_imports[""] = highest  # what came after reads a node of before as it stands
+    model.graph.opset_imports.setdefault("", highest)
 
 
 def _has_newer_forms(model: ir.Model) -> bool:

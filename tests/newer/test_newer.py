@@ -304,6 +304,22 @@ def test_names_metadata_and_functions_are_kept():
     np.testing.assert_allclose(got["z"], p / (1 + np.exp(-2 * p)) * B, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("own", "function"), [(12, 28), (21, 28), (28, 18)])
+def test_functions_of_another_opset(own, function):
+    """The caller gives an attribute, and the axes are an attribute or an input by the opset."""
+    model = parse("g (float[n, 3] a) => (float[n] y) { g = local.gate<alpha = 2.0>(a) y = Squeeze%s }" % (
+        "<axes = [1]>(g)" if own < 13 else "(g, one)"), own)  # fmt: skip
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "one"))
+    gate = "SwiGLU<alpha: float = @alpha>(a, a)" if function > 26 else "Elu<alpha: float = @alpha>(a)"
+    text = f"""<opset_import: ["": {function}], domain: "local"> gate <alpha> (a) => (c) {{
+        b = {gate} c = ReduceMax<keepdims = 1>(b{", one" if function >= 18 else ""}) }}"""
+    text = text.replace("one", "axis").replace("{\n", "{\n axis = Constant<value = int64[1] {1}>()\n", 1)
+    model.functions.append(onnx.parser.parse_function(text))
+    model.opset_import.append(onnx.helper.make_opsetid("local", 1))
+    inner = A * A / (1 + np.exp(-2 * A)) if function > 26 else np.where(A > 0, A, 2 * np.expm1(A))
+    np.testing.assert_allclose(gk.run(model, {"a": A})["y"], inner.max(axis=1), rtol=1e-5)
+
+
 def test_inside_bodies():
     """Of If and Loop, with names from outside; and a Scan made there."""
     model = parse(
