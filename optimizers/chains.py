@@ -254,19 +254,40 @@ def merge_concats(ctx: Context, node: ir.Node) -> Outcome:
     split = inner_node(node, "Split")
     if split is not None and list(node.inputs) == list(split.outputs) and split.attributes.get_int("axis", 0) == axis:
         return drop(ctx, node, split.inputs[0])
+    if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
+        return "nothing reads it"
+    if _joins(ctx, node.outputs[0], axis) and any(_concat_behind(ctx, value, axis) for value in node.inputs):
+        return "the Concat that reads it takes all in at once"
     inputs: list[ir.Value | None] = []
     found = False
-    for index, value in enumerate(node.inputs):
-        inner = inner_node(node, "Concat", index=index)
-        if inner is not None and inner.attributes.get_int("axis", 0) == axis and ctx.only_use(inner.outputs[0]):
-            inputs.extend(inner.inputs)
-            found = True
-        else:
+    stack = list(reversed(node.inputs))  # at once: one after the other, a chain would be copied at each link
+    while stack:
+        inner = _concat_behind(ctx, value := stack.pop(), axis)
+        if inner is None:
             inputs.append(value)
+        else:
+            stack.extend(reversed(inner.inputs))
+            found = True
     if not found:
         return "no input is a Concat along the same axis that nothing else reads"
     ctx.set_inputs(node, inputs)
     return True
+
+
+def _concat_behind(ctx: Context, value: ir.Value | None, axis: int) -> ir.Node | None:
+    """The Concat along an axis that makes a value, if nothing but one input reads it."""
+    node = None if value is None else value.producer()
+    if node is None or node.op_type != "Concat" or node.domain != "" or value is None or not ctx.only_use(value):
+        return None
+    return node if node.attributes.get_int("axis", 0) == axis else None
+
+
+def _joins(ctx: Context, value: ir.Value, axis: int) -> bool:
+    """Whether a value is read by one Concat alone, along the same axis."""
+    if not ctx.only_use(value):
+        return False
+    reader = next(iter(value.uses())).node
+    return reader.op_type == "Concat" and reader.domain == "" and reader.attributes.get_int("axis", 0) == axis
 
 
 @rule("cancel_split", "Split")

@@ -205,6 +205,8 @@ def _worth(ctx: Context, nodes: list[ir.Node]) -> list[ir.Node]:
             for value in node.outputs
             if value.is_graph_output() or any(use.node not in chosen for use in value.uses())
         )
+        if not cost:
+            continue
         count, freed = _freed(ctx, node)
         # Each node that goes away may take an eighth of what the whole model may grow by.
         if cost > freed + min(ctx.slack, max(256, count * ctx.slack // 8)):

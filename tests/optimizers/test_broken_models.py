@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from graphkit.errors import GraphkitError
 from graphkit.optimizers import Report, optimize
 from graphkit.optimizers.evaluate import open_session, run_in_time
-from tests.optimizers.hostile.cases import operators, parsed
+from tests.optimizers.hostile.cases import model, operators, parsed, tensor, value
 
 TENS = ",".join(["1"] * 30)
 BROKEN = {
@@ -76,6 +80,51 @@ def test_a_pass_that_fails_is_left_out():
     assert "Identity" not in operators(result)
     with pytest.raises(GraphkitError, match="fold_batch_normalization"):
         optimize(parsed(text), strict=True)
+
+
+LONG = {
+    "concats": (lambda n: [helper.make_node("Concat", [f"v{i}", "x"], [f"v{i + 1}"], axis=0) for i in range(n)], 1),
+    "constants": (
+        lambda n: [
+            *(helper.make_node("Add", [f"v{i}", "k"], [f"v{i + 1}"]) for i in range(n - 1)),
+            helper.make_node("Mul", ["x", f"v{n - 1}"], [f"v{n}"]),
+        ],
+        1,
+    ),
+    "elementwise": (
+        lambda n: [helper.make_node("Neg" if i % 2 else "Exp", [f"v{i}"], [f"v{i + 1}"]) for i in range(n)],
+        3000,
+    ),
+    "bodies": (
+        lambda n: [helper.make_node("If", ["c"], [f"v{i + 1}"], **_branches(i)) for i in range(n)],
+        3000,
+    ),
+}
+
+
+def _branches(i: int) -> dict[str, onnx.GraphProto]:
+    return {
+        name: helper.make_graph(
+            [helper.make_node(operator, [f"v{i}"], [f"{name}{i}"])], name, [], [value(f"{name}{i}", ["N"])]
+        )
+        for name, operator in (("then_branch", "Neg"), ("else_branch", "Exp"))
+    }
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_long_chains_take_time_in_proportion(kind):
+    make, left = LONG[kind]
+    nodes = make(3000 if kind != "bodies" else 1000)
+    given = [value("x", ["N"]), value("c", [], onnx.TensorProto.BOOL)]
+    constants = [tensor("k", 1.0, np.float32)]
+    if kind == "constants":
+        constants.append(tensor("v0", 2.0, np.float32))
+    else:
+        given.append(value("v0", ["N"]))
+    started = time.process_time()
+    result = optimize(model(nodes, given, [value(nodes[-1].output[0], ["A"])], constants), verify=False)
+    assert time.process_time() - started < 20  # as it is, a second; squared, minutes
+    assert len(result.graph.node) == min(left, len(nodes))
 
 
 def test_a_run_that_does_not_end_is_given_up():
