@@ -13,7 +13,8 @@ Runtime with its optimizations off, on the model's inputs and on inputs of other
 *Latency* is the processor time of one thread under ONNX Runtime's default optimization, as a ratio to the original's
 in the same round, the median over the rounds and then over several sessions. A result that has operators of the
 runtime's own is not portable, and no peer to be compared with. Seconds are of processor time, reading and writing of
-the file included, without verification. ``--large`` measures graphs of 20,000 nodes and 2.3 GB.
+the file included, without verification. Where graphkit has more nodes than a peer, the passes that spent them to save
+time are named, with the count without them. ``--large`` measures graphs of 20,000 nodes and 2.3 GB.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import sys
 import time
 import venv
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks._optimizer_tables import Row, gaps, geomean, per_model, summary
 from benchmarks.real_gradients import FILES, fetch, files, inputs_for
 from graphkit.optimizers import Report, optimize
 
@@ -49,23 +50,7 @@ TOOLS = ("onnxsim", "onnxslim", "onnxoptimizer", "onnxscript", "ort-basic")
 HERE = Path(__file__).parent
 TOLERANCE = 1e-3
 SESSIONS = 3  # how often each session is opened anew: where its memory lies moves a small model by some percent
-FINE, SLOWEST = 0.93, 1.03
-
-
-@dataclass
-class Row:
-    """What one tool made of one model."""
-
-    model: str
-    tool: str
-    said: str = ""
-    verdict: str = "right"  # or failed, wrong, broken (no runtime loads or runs it)
-    portable: bool = True
-    nodes: int = 0
-    with_constants: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    latency: float = float("nan")
+FINE = 0.93
 
 
 def environment(folder: Path, packages: tuple[str, ...]) -> Path:
@@ -84,7 +69,8 @@ def models(cache: Path, only: str) -> Iterator[tuple[str, Path]]:
     exports = cache / "exports"
     if not (exports / "done").exists():
         python = environment(cache / "exporters-environment", EXPORTERS)
-        made = subprocess.run([python, HERE / "_optimizer_models.py", exports], stdout=subprocess.DEVNULL, check=False)
+        command = [str(python), "-m", "benchmarks._optimizer_models", str(exports)]
+        made = subprocess.run(command, stdout=subprocess.DEVNULL, cwd=HERE.parent, check=False)
         print(f"{made.returncode} exports failed")
         (exports / "done").touch()
     for path in [*files(cache), *sorted(exports.glob("*.onnx"))]:
@@ -224,6 +210,9 @@ def by_graphkit(name: str, source: Path, folder: Path) -> tuple[Row, Path]:
     row.seconds = time.process_time() - started
     report = Report()
     ir.save(optimize(source, verify=True, report=report), target)
+    row.spenders = tuple(name for name, entry in report.passes.items() if entry.nodes > 0)
+    if row.spenders:
+        row.lean = counted(ir.to_proto(optimize(source, skip=row.spenders, verify=False)))[0]
     if not report.verified or report.dropped:
         row.said = f"not verified: {report.note} {report.dropped}"
     return row, target
@@ -271,81 +260,6 @@ def measure(name: str, source: Path, options: argparse.Namespace, python: Path |
         for row in rows:
             row.latency = found.get(row.tool, float("nan"))
     return rows
-
-
-def geomean(numbers: list[float]) -> float:
-    """The geometric mean; NaN of nothing."""
-    kept = [n for n in numbers if n > 0]
-    return statistics.geometric_mean(kept) if kept else float("nan")
-
-
-def gaps(rows: list[Row]) -> list[str]:
-    """Where graphkit leaves more nodes than the best portable peer that is right, or is slower than it may be."""
-    found = []
-    mine = next(row for row in rows if row.tool == "graphkit")
-    if mine.verdict != "right" or mine.said:
-        found.append(f"{mine.model}: {mine.verdict} {mine.said}")
-    for count in ("nodes", "with_constants"):
-        peers = [r for r in rows[2:] if r.verdict == "right" and r.portable]
-        best = min(peers, key=lambda r: getattr(r, count), default=None)
-        if best is not None and getattr(mine, count) > getattr(best, count):
-            kind = "nodes" if count == "nodes" else "nodes with Constants"
-            found.append(f"{mine.model}: {getattr(mine, count)} {kind}, {best.tool} {getattr(best, count)}")
-    if mine.latency > SLOWEST:
-        found.append(f"{mine.model}: latency {mine.latency:.3f}")
-    if mine.bytes > 1.05 * rows[0].bytes:
-        found.append(f"{mine.model}: {mine.bytes:,} bytes instead of {rows[0].bytes:,}")
-    if mine.seconds > 3:
-        found.append(f"{mine.model}: {mine.seconds:.1f} s")
-    return found
-
-
-def per_model(tables: list[list[Row]]) -> Table:
-    """Nodes and latency of every model and tool."""
-    tools = [row.tool for row in tables[0]]
-    table = Table(title="nodes left without Constants (with them) and latency, by model", row_styles=["", "dim"])
-    table.add_column("model")
-    for tool in tools:
-        table.add_column(tool, justify="right")
-    for rows in tables:
-        cells = []
-        for row in rows:
-            text = f"{row.nodes} ({row.with_constants}) {row.latency:.2f}".replace(" nan", "")
-            cells.append(f"[red]{row.verdict}[/]" if row.verdict != "right" else text + ("" if row.portable else "*"))
-        table.add_row(rows[0].model, *cells)
-    table.caption = "* operators of the runtime's own: not portable"
-    return table
-
-
-def summary(tables: list[list[Row]]) -> Table:
-    """One line a tool."""
-    table = Table(title=f"{len(tables)} models")
-    for heading in ("tool", "failed", "wrong", "broken", "nodes", "latency", "slowest", "s, median", "s, max", "bytes"):
-        table.add_column(heading, justify="left" if heading == "tool" else "right")
-    originals = {rows[0].model: rows[0] for rows in tables}
-    for tool in [row.tool for row in tables[0][1:]]:
-        rows = [row for found in tables for row in found if row.tool == tool]
-        right = [row for row in rows if row.verdict == "right"]
-        latency = [row.latency for row in right]
-        table.add_row(
-            tool,
-            *(str(sum(row.verdict == verdict for row in rows)) for verdict in ("failed", "wrong", "broken")),
-            f"{geomean([row.nodes / originals[row.model].nodes for row in right]):.3f}",
-            f"{geomean(latency):.3f}",
-            f"{max(latency, default=float('nan')):.2f}",
-            f"{statistics.median(row.seconds for row in rows):.2f}",
-            f"{max(row.seconds for row in rows):.2f}",
-            f"{geomean([row.bytes / originals[row.model].bytes for row in right]):.3f}",
-        )
-    best = [
-        min((r.nodes for r in rows[2:] if r.verdict == "right" and r.portable), default=rows[0].nodes) / rows[0].nodes
-        for rows in tables
-    ]
-    fastest = [
-        min((r.latency for r in rows[2:] if r.verdict == "right" and r.portable), default=1.0) for rows in tables
-    ]
-    table.add_row("best portable peer", "", "", "", f"{geomean(best):.3f}", f"{geomean(fastest):.3f}")
-    return table
 
 
 def main() -> int:
