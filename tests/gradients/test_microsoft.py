@@ -187,9 +187,9 @@ CASES = {
     "Attention, cache, ends and starts": (
         "Attention", MS, [X, draw(4, 24), draw(24), ints(5, 4, 0, 1), draw(2, 2, 2, 2, 4)],
         HEADS | {"unidirectional": 1}, 2),
-    "LinearAttention": (
-        "LinearAttention", MS, [draw(2, 3, 12), draw(2, 3, 6), draw(2, 3, 4), draw(2, 2, 3, 2), draw(2, 3, 2),
-                                draw(2, 3, 2)], {"q_num_heads": 4, "kv_num_heads": 2}, 2),
+    "LinearAttention": (  # keys that are short, decays and rates of less than one: the state does not grow
+        "LinearAttention", MS, [draw(2, 3, 12), draw(2, 3, 6) / 4, draw(2, 3, 4), draw(2, 2, 3, 2), -abs(draw(2, 3, 2)),
+                                rng.uniform(size=(2, 3, 2))], {"q_num_heads": 4, "kv_num_heads": 2}, 2),
     "CausalConvWithState": (
         "CausalConvWithState", MS, [draw(2, 3, 5), draw(3, 1, 3), draw(3), draw(2, 3, 2)], {"activation": "silu"}, 2),
     "CausalConvWithState, dilation": (
