@@ -104,3 +104,11 @@ def captured_by(bodies: Iterable[ir.Graph]) -> list[ir.Value]:
             if v not in inside:
                 found[v] = None
     return [v for v in found if v not in inside]
+
+
+def literal_key(t: Any) -> Any:
+    """What makes two literals one constant: equal values while they are few, else being the same object."""
+    array = t._array
+    if array.size > 64:
+        return id(t)
+    return array.dtype.num, array.shape, tuple(array.flat) if array.dtype == dtypes.STRING else array.tobytes()

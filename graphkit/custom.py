@@ -6,15 +6,20 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import onnx_ir as ir
+
 from graphkit import dtypes, eager, tree
 from graphkit.autograd import history, pullback
+from graphkit.conversion import captured_values
 from graphkit.core import Record, Tensor, as_tensor
 from graphkit.errors import GradientError
 from graphkit.gradients import gradient
 from graphkit.gradients.shapes import zeros_like
-from graphkit.graph import stopping
+from graphkit.graph import Graph, stopping
 from graphkit.interpreter import apply1, current
 from graphkit.methods import constant_ints
+from graphkit.ordering import after, false_after
+from graphkit.rewinding import journal, rewound
 from graphkit.source import here, user_location
 from graphkit.transforms import alias_of, drop_level, new_bit
 
@@ -67,7 +72,8 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     """f, keeping none of its intermediate values: the reverse pass computes them again.
 
     Memory for the time of one more forward pass of f (Chen et al., 2016, "Training deep nets with sublinear memory
-    cost"). Tensors that f closes over, such as a module's parameters, get their gradients too.
+    cost"). Tensors that f closes over, such as a module's parameters, get their gradients too. In a trace, f is written
+    a second time, so that a runtime computes it again when the gradients behind it are there, and not before.
 
     >>> import graphkit as gk
     >>> gk.grad(gk.checkpoint(lambda x: (x * x * x).sum()))(gk.tensor([1., 2.])).tolist()
@@ -79,28 +85,44 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         leaves, structure = tree.flatten(list(args))
         tensors = [as_tensor(leaf) for leaf in leaves]
         found: list[Tensor] = []
-        with eager.recording(0), eager.watching(found):
+        graph = current()
+        last = graph.graph[-1] if isinstance(graph, Graph) and len(graph.graph) else None
+        with eager.recording(0), eager.watching(found), journal() as changed:
             result = f(*args)
+        if isinstance(graph, Graph):
+            found += _read_since(graph, last)
         own = {id(t) for t in tensors}
         outer = [t for t in found if id(t) not in own and not any(t is o for o in tree.flatten(result)[0])]
         together = [*tensors, *outer]
 
         def pull(r: Record, gs: Sequence[Tensor | None]) -> Any:
             bit = new_bit()
-            aliases = [_barrier(t, bit) if dtypes.is_float(t.dtype) else t for t in tensors]
+            graph = current()
+            never = None
+            if isinstance(graph, Graph):
+                with stopping(True):
+                    never = false_after([*(g for g in gs if g is not None), *graph.awaited])
+            aliases = [_alias(t, bit, never) if dtypes.is_float(t.dtype) else t for t in tensors]
             keep = [(t, t._needs) for t in outer]
             for t in outer:
                 t._needs |= bit
+            before = isinstance(graph, Graph) and graph.repeating
             try:
-                with eager.recording(eager.recorded_levels() | bit), stopping(False):
+                if isinstance(graph, Graph):
+                    graph.repeating = True
+                with eager.recording(eager.recorded_levels() | bit), stopping(False), rewound(changed):
                     again = f(*tree.unflatten(structure, list(aliases)))
             finally:
+                if isinstance(graph, Graph):
+                    graph.repeating = before
                 for t, needs in keep:
                     t._needs = needs
             ys = tree.flatten(again)[0]
             start = {y.key: g for y, g in zip(ys, gs, strict=True) if g is not None}
             wanted = {t.key: t for t in (*aliases, *outer) if dtypes.is_float(t.dtype)}
             found_ = pullback(history([y for y in ys if y.key in start], wanted), start, wanted)
+            if isinstance(graph, Graph):
+                graph.awaited = [t for t in found_.values() if t.graph is graph]
             return [drop_level(found_[t.key], bit) if t.key in found_ else None for t in (*aliases, *outer)]
 
         return _with_rule(result, together, pull, "checkpoint")
@@ -108,11 +130,23 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _barrier(t: Tensor, bit: int) -> Tensor:
-    """An alias that no runtime merges with the original, or what is computed again would not be."""
-    if t.traced:
-        return apply1("Sum", t)
-    return alias_of(t, bit)
+def _read_since(graph: Graph, last: ir.Node | None) -> list[Tensor]:
+    """The floating values from before that the nodes behind ``last`` read: parameters and computed ones."""
+    made: set[ir.Value] = set()
+    read: dict[ir.Value, None] = {}
+    for node in reversed(graph.graph):
+        if node is last:
+            break
+        made.update(node.outputs)
+        read.update(dict.fromkeys(v for v in (*node.inputs, *captured_values(node)) if v is not None))
+    parameters = graph.root.parameters
+    outside = [v for v in read if v not in made and (not v.is_initializer() or v.name in parameters)]
+    return [t for t in map(graph.tensor, outside) if dtypes.is_float(t.dtype)]
+
+
+def _alias(t: Tensor, bit: int, never: Tensor | None) -> Tensor:
+    """The same numbers as another value; traced, one that no runtime merges with the first or computes early."""
+    return after(t, never) if t.traced and never is not None else alias_of(t, bit)
 
 
 def _bare(t: Tensor) -> Tensor:

@@ -167,6 +167,12 @@ class Eager:
         target._array = new._array
         target._version += 1
 
+    def state_of(self, target: Tensor) -> Any:
+        return target._array, target._version
+
+    def put_back(self, target: Tensor, state: Any) -> None:
+        target._array, target._version = state
+
     def stop_gradient(self, x: Tensor) -> Tensor:
         return Tensor(x._array)
 

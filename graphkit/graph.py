@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from graphkit import dims, dtypes, schemas
-from graphkit.conversion import attribute_value, captured_values, constant_array, ir_attribute, ir_tensor
+from graphkit.conversion import attribute_value, captured_values, constant_array, ir_attribute, ir_tensor, literal_key
 from graphkit.core import Record, Tensor, as_tensor
 from graphkit.dims import Dims
 from graphkit.errors import OperatorError, TraceError
@@ -48,6 +48,8 @@ class Graph:
         opset: the ai.onnx opset of the nodes, raised when an operator needs a newer one.
         parent: the enclosing Graph, for the body of an If, Loop or Scan.
         updates: leaf tensors that were assigned to, with the traced value of their next state.
+        awaited: the gradients that what is computed again next, by gk.checkpoint, must not come before.
+        repeating: whether a function is being written for the second time.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class Graph:
         self._opset = self.graph.opset_imports.get("", opset)
         self.names = dict(names or {})
         self.updates: dict[int, tuple[Tensor, Tensor]] = {}
+        self.awaited: list[Tensor] = []
+        self.repeating = False
         self.parameters: dict[str, Tensor] = {}
         self.initializer_names: dict[int, str] = {}
         self.strict = True  # whether inputs that cannot go together are refused when a node is made
@@ -250,7 +254,7 @@ class Graph:
         found = self._captured.get(id(t))
         if found is not None:
             return found[1]
-        key = _literal_key(t) if t.literal else None
+        key = literal_key(t) if t.literal else None
         if key is not None and key in self._literals:
             return self._literals[key]
         name = self.names.get(id(t), "")
@@ -289,8 +293,9 @@ class Graph:
         self._ensure_opset(op, given, domain, inputs)
         captured = [None if t is None else self.capture(t) for t in inputs]
         if op == "BatchNormalization" and outputs > 1 and given.get("training_mode"):
-            # see graphkit.statistics: the runtime would write over these
-            captured[3:] = [None if t is None else self.apply("Sum", (t,), None, 1, "")[0] for t in captured[3:]]
+            # see graphkit.statistics: the runtime writes over these. What it makes of them a second time, nobody reads.
+            sources = captured[1:3] if self.repeating else captured[3:]
+            captured[3:] = [None if t is None else self.apply("Sum", (t,), None, 1, "")[0] for t in sources]
         node = ir.Node(
             domain, op, [None if t is None else t.value for t in captured],
             attributes=[ir_attribute(k, v) for k, v in given.items() if v is not None],
@@ -339,6 +344,16 @@ class Graph:
         root = self.root
         root.updates[id(target)] = (target, new)
         root._captured[id(target)] = (target, new)
+
+    def state_of(self, target: Tensor) -> Any:
+        self.capture(target)
+        return self.root._captured.get(id(target)), self.root.updates.get(id(target))
+
+    def put_back(self, target: Tensor, state: Any) -> None:
+        for kept, found in zip((self.root._captured, self.root.updates), state, strict=True):
+            kept.pop(id(target), None)
+            if found is not None:
+                kept[id(target)] = found
 
     def stop_gradient(self, x: Tensor) -> Tensor:
         with stopping(True):
@@ -413,27 +428,13 @@ class Graph:
 
     def parameters_and_buffers(self) -> list[tuple[str, Tensor]]:
         """The eager tensors that became initializers, with the initializers' names."""
-        named = {id(t): n for n, t in self.parameters.items()}
-        found = []
-        for t, made in self._captured.values():
-            name = self.initializer_names.get(id(t)) or named.get(id(t)) or made.name
-            assert name is not None
-            found.append((name, t))
-        return found
+        named = {id(t): n for n, t in self.parameters.items()} | self.initializer_names
+        return [(named.get(id(t)) or made.name or "", t) for t, made in self._captured.values()]
 
     def refuse_leaks(self, result: Iterable[Tensor]) -> None:
         """Raise if a result is not a tensor of this graph."""
-        for t in result:
-            if t.traced and t.graph is not self:
-                raise TraceError(f"the traced function returned a tensor of another trace ({here()})")
-
-
-def _literal_key(t: Tensor) -> Any:
-    """What makes two literals one constant: equal values while they are few, else being the same object."""
-    array = t._array
-    if array.size > 64:
-        return id(t)
-    return array.dtype.num, array.shape, tuple(array.flat) if array.dtype == dtypes.STRING else array.tobytes()
+        if any(t.traced and t.graph is not self for t in result):
+            raise TraceError(f"the traced function returned a tensor of another trace ({here()})")
 
 
 def _constant_type(array: Any) -> Type:

@@ -31,6 +31,14 @@ class Interpreter(Protocol):
         """Give a leaf tensor another value (Eager), or another next state (Graph)."""
         ...
 
+    def state_of(self, target: Tensor) -> Any:
+        """What ``assign`` changes of a leaf tensor."""
+        ...
+
+    def put_back(self, target: Tensor, state: Any) -> None:
+        """Make a leaf tensor what it was when ``state_of`` gave this."""
+        ...
+
     def stop_gradient(self, x: Tensor) -> Tensor:
         """The same value, through which no gradient flows."""
         ...
@@ -53,6 +61,12 @@ class _NotYet:
 
     def assign(self, target: Tensor, value: Any) -> None:
         self._load().assign(target, value)
+
+    def state_of(self, target: Tensor) -> Any:
+        return self._load().state_of(target)
+
+    def put_back(self, target: Tensor, state: Any) -> None:
+        self._load().put_back(target, state)
 
     def stop_gradient(self, x: Tensor) -> Tensor:
         return self._load().stop_gradient(x)

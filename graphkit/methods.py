@@ -33,6 +33,7 @@ from graphkit.operands import (
     stack_scalars,
     together,
 )
+from graphkit.rewinding import note
 from graphkit.source import here
 
 if TYPE_CHECKING:
@@ -391,4 +392,6 @@ class TensorMethods:  # noqa: PLW1641  # Tensor hashes by identity
 
         Eager replaces them now. Inside a trace the new value becomes the tensor's next state, an output of the graph.
         """
-        current().assign(self, value)
+        interpreter = current()
+        note(self, lambda: interpreter.state_of(self), lambda state: interpreter.put_back(self, state))
+        interpreter.assign(self, value)

@@ -18,6 +18,7 @@ from graphkit.eager import Eager
 from graphkit.errors import OperatorError
 from graphkit.interpreter import apply1, current
 from graphkit.methods import constant_ints
+from graphkit.rewinding import note
 from graphkit.source import here
 
 __all__ = ["advance", "bernoulli", "generator", "keep_mask", "new_key", "normal", "seed", "uniform"]
@@ -61,7 +62,7 @@ def uniform(
     """
     wanted = _floating(dtype)
     if isinstance(current(), Eager):
-        drawn = (rng or generator()).uniform(low, high, _sizes(shape))
+        drawn = _drawing(rng).uniform(low, high, _sizes(shape))
         return as_tensor(drawn.astype(wanted))
     return _traced("RandomUniform", shape, wanted, {"low": float(low), "high": float(high)}, rng)
 
@@ -77,7 +78,7 @@ def normal(
     """Draw from the normal distribution of this mean and standard deviation; see ``uniform``."""
     wanted = _floating(dtype)
     if isinstance(current(), Eager):
-        drawn = (rng or generator()).normal(mean, scale, _sizes(shape))
+        drawn = _drawing(rng).normal(mean, scale, _sizes(shape))
         return as_tensor(drawn.astype(wanted))
     return _traced("RandomNormal", shape, wanted, {"mean": float(mean), "scale": float(scale)}, rng)
 
@@ -87,6 +88,17 @@ def bernoulli(
 ) -> Tensor:
     """Draw 1 (or True) with ``probability``, else 0; see ``uniform``."""
     return (uniform(shape, rng=rng) < float(probability)).astype(dtype)
+
+
+def _drawing(rng: np.random.Generator | None) -> np.random.Generator:
+    """The generator to draw from, whose state is noted for what is computed again."""
+    bits = (chosen := rng or generator()).bit_generator
+
+    def write(state: Any) -> None:
+        bits.state = state
+
+    note(bits, lambda: bits.state, write)
+    return chosen
 
 
 def _floating(dtype: Any) -> dtypes.DType:
@@ -104,7 +116,7 @@ def _traced(
     op: str, shape: Sequence[Any], dtype: dtypes.DType, settings: dict[str, float], rng: np.random.Generator | None
 ) -> Tensor:
     # A seed from our generator: unseeded sessions of one process would draw the same numbers as each other.
-    drawn = {**settings, "dtype": dtypes.to_onnx(dtype), "seed": float((rng or generator()).integers(2**24))}
+    drawn = {**settings, "dtype": dtypes.to_onnx(dtype), "seed": float(_drawing(rng).integers(2**24))}
     if any(isinstance(extent, Dim | Tensor) for extent in shape):
         sizes = as_tensor([extent if isinstance(extent, Dim | Tensor) else int(extent) for extent in shape], "int64")
         return apply1(f"{op}Like", apply1("ConstantOfShape", sizes), **drawn)

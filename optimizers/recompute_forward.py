@@ -20,7 +20,7 @@ from graphkit.optimizers.flops import node_flops
 from graphkit.optimizers.known import is_pure
 from graphkit.optimizers.liveness import Step, ValueBytes, peak_in_graph, step_of
 
-__all__ = ["FLOATS", "Forward", "is_masked"]
+__all__ = ["FLOATS", "Forward", "is_masked", "outputs_again", "overwrites"]
 
 # One operation in about as many bytes' time, where a matrix product runs from the caches and the rest from memory.
 _OPERATIONS_PER_BYTE: Final = 6
@@ -71,6 +71,8 @@ class Forward:
             return False
         values = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name != ""]
         if any(v.type is not None and not isinstance(v.type, ir.TensorType) for v in values):
+            return False
+        if overwrites(node) and len({self.dtype(v) for v in node.inputs if v is not None}) > 1:
             return False
         return any(self.can_wait(v) for v in node.inputs if v is not None)
 
@@ -191,6 +193,16 @@ class Forward:
     def finest(self) -> int:
         """How many segments there can be: one for each value that is kept."""
         return max(len(self.first_read), 1)
+
+
+def overwrites(node: ir.Node) -> bool:
+    """Whether a node updates running statistics, for which the runtime writes over the memory of what it reads."""
+    return node.op_type == "BatchNormalization" and node.domain == "" and len(node.outputs) > 1
+
+
+def outputs_again(node: ir.Node) -> list[ir.Value]:
+    """What a node that is repeated gives out again: neither the mask that was drawn nor updated statistics."""
+    return list(node.outputs[:1] if is_masked(node) or overwrites(node) else node.outputs)
 
 
 def is_masked(node: ir.Node) -> bool:

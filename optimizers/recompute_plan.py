@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import onnx_ir as ir
 
 from graphkit.optimizers.liveness import Step, as_run, peak_of
-from graphkit.optimizers.recompute_forward import FLOATS, Forward, is_masked
+from graphkit.optimizers.recompute_forward import FLOATS, Forward, is_masked, outputs_again, overwrites
 
 __all__ = ["Action", "Choice", "schedule"]
 
@@ -39,6 +39,8 @@ class Choice:
     def of(cls, forward: Forward, cuts: Sequence[int], keep: Collection[ir.Value] = ()) -> Choice:
         """The choice for these cuts, with the values of ``keep`` kept whatever they cost."""
         kept = {*keep, *forward.graph.outputs}
+        for node in forward.forward:
+            kept.update(set(node.outputs) - set(outputs_again(node)))
         made = cls(forward, cuts=tuple(cuts))
         limit = 0
         by_segment = [forward.forward[a + 1 : b + 1] for a, b in pairwise((-1, *made.cuts))]
@@ -96,7 +98,7 @@ def _inputs_again(node: ir.Node) -> list[ir.Value]:
     """What is read to compute a node again: a Dropout's mask instead of new random numbers."""
     if is_masked(node):
         return [v for v in (node.inputs[0], node.outputs[1]) if v is not None]
-    return [v for v in node.inputs if v is not None]
+    return [v for v in (node.inputs[:3] if overwrites(node) else node.inputs) if v is not None]
 
 
 class Action(NamedTuple):
@@ -151,7 +153,7 @@ def _starts(forward: Forward, nodes: Sequence[ir.Node]) -> tuple[ir.Value, ...]:
             first = min(usable, key=lambda v: (v not in forward.made, v.is_initializer(), forward.size(v)))
             starts.append(first)
             new.add(first)
-        new.update(v for v in node.outputs if not (is_masked(node) and v is node.outputs[1]))
+        new.update(outputs_again(node))
     return tuple(starts)
 
 
@@ -176,12 +178,10 @@ def _peak(choice: Choice) -> int:
         if action.kind == "run":
             steps.append(step._replace(reads=[current.get(v, v) for v in step.reads]))
             continue
-        reads = [current.get(v, v) for v in (_inputs_again(action.node) if is_masked(action.node) else step.reads)]
+        reads = [current.get(v, v) for v in _inputs_again(action.node) if v.producer() is not None]
         makes = []
-        for made, size in step.makes:
-            if is_masked(action.node) and made is action.node.outputs[1]:
-                continue
+        for made in outputs_again(action.node):
             current[made] = (made, "again", version)
-            makes.append((current[made], size))
+            makes.append((current[made], forward.size(made)))
         steps.append(step._replace(reads=reads, makes=makes))
     return peak_of([steps[place] for place in as_run(steps)])[0]

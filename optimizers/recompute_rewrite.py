@@ -14,7 +14,7 @@ from graphkit.core import Tensor, as_tensor
 from graphkit.graph import Graph
 from graphkit.interpreter import apply1
 from graphkit.optimizers.facts import subgraphs_of
-from graphkit.optimizers.recompute_forward import Forward, is_masked
+from graphkit.optimizers.recompute_forward import Forward, is_masked, outputs_again, overwrites
 from graphkit.optimizers.recompute_plan import Choice, schedule
 from graphkit.ordering import after, false_after
 from graphkit.statistics import keep_apart
@@ -83,10 +83,15 @@ def _repeat(graph: Graph, node: ir.Node, current: dict[ir.Value, ir.Value]) -> N
     if is_masked(node):
         _drop_again(graph, node, current)
         return
+    given = outputs_again(node)
+    inputs = [None if v is None else current.get(v, v) for v in node.inputs]
+    if overwrites(node):
+        # The runtime writes over the running statistics' memory, which must not be that of the first time.
+        inputs[3:5] = [None if v is None else apply1("Sum", graph.tensor(v)).value for v in inputs[1:3]]
     made = ir.Node(
         node.domain,
         node.op_type,
-        [None if v is None else current.get(v, v) for v in node.inputs],
+        inputs,
         list(node.attributes.values()),
         overload=node.overload,
         num_outputs=len(node.outputs),
@@ -97,7 +102,7 @@ def _repeat(graph: Graph, node: ir.Node, current: dict[ir.Value, ir.Value]) -> N
     for old, new in zip(node.outputs, made.outputs, strict=True):
         new.name = graph.unique(f"{old.name}_again") if old.name else ""
         new.type, new.shape = old.type, old.shape
-        current[old] = new
+    current.update((old, new) for old, new in zip(node.outputs, made.outputs, strict=True) if old in given)
     graph.graph.append(made)
 
 

@@ -247,6 +247,66 @@ def test_checkpoint_keeps_nothing_inside_and_reaches_what_it_closes_over() -> No
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6)
 
 
+class Stateful(gk.nn.Module):
+    """Something with a state, or that draws, between two maps."""
+
+    def __init__(self, inner: Any, keep: bool) -> None:
+        self.first, self.last = gk.nn.Linear(4, 6), gk.nn.Linear(6, 3)
+        self.inner = inner if isinstance(inner, gk.nn.Module) else None
+        self.function, self.keep = inner, keep
+
+    def forward(self, x: Any) -> Any:
+        def body(y: Any) -> Any:
+            return gk.op.Tanh(self.function(gk.op.Tanh(self.first(y))))
+
+        return self.last((body if self.keep else gk.checkpoint(body))(x))
+
+
+STATES: dict[str, Any] = {
+    "no state": lambda: gk.op.Sin,
+    "dropout": lambda: gk.nn.Dropout(0.4),
+    "two draws of dropout": lambda: gk.nn.Sequential(*[gk.nn.Dropout(0.3)] * 2),
+    "running statistics": lambda: gk.nn.BatchNorm(6),
+    "a random draw": lambda: lambda y: y * gk.random.uniform([6]),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("how", ["eager", "a training graph"])
+def test_checkpoint_repeats_what_was_drawn_and_changes_nothing_twice(state: str, how: str) -> None:
+    x = np.random.default_rng(0).standard_normal((5, 4)).astype(F)
+    labels = np.array([0, 1, 2, 0, 1])
+    found = []
+    for keep in (True, False):
+        gk.random.seed(3)
+        model = Stateful(STATES[state](), keep)
+        if how == "eager":
+            losses = []
+            rule = gk.optim.SGD(0.5)
+            for _ in range(3):
+                loss = gk.nn.cross_entropy(model(gk.tensor(x)), gk.tensor(labels))
+                losses.append(loss.item())
+                for p in model.parameters():
+                    p.zero_grad()
+                loss.backward()
+                rule.step(model.parameters())
+            found.append((losses, {n: t.numpy() for n, t in model.named_tensors()}))
+        else:
+            graph = gk.training.build(
+                model, "cross_entropy", gk.optim.SGD(0.5), inputs={"x": gk.spec("float32", ["n", 4])}
+            )
+            trainer = gk.Trainer(graph)
+            steps = [float(trainer.step({"x": x, "labels": labels})["loss"]) for _ in range(3)]
+            assert set(graph.trainable) == {"first.weight", "first.bias", "last.weight", "last.bias"} | {
+                n for n in graph.trainable if n.startswith("inner.")
+            }
+            found.append((steps, trainer.state()))
+    np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-5)
+    assert found[1][1].keys() == found[0][1].keys()
+    for name, value in found[0][1].items():
+        np.testing.assert_allclose(found[1][1][name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 def test_checkpoint_and_custom_vjp_in_a_chain_of_checkpoints() -> None:
     f = gk.checkpoint(lambda x: gk.op.Sin(gk.checkpoint(lambda y: gk.op.Exp(y) * y)(x)))
     check_gradients(f, [np.array([0.3, -0.8])], order=2)
