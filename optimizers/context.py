@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from graphkit.optimizers.facts import Fact, fact_of, subgraphs_of
+from graphkit.optimizers.facts import Fact, fact_of, subgraphs_of, use_count
 from graphkit.optimizers.known import Known, graphs_of
 from graphkit.optimizers.report import PassReport
 
@@ -279,13 +279,12 @@ class Context(Known):
             producer = value.producer()
             if producer is not None:
                 self.touch((producer,))
-                uses = value.uses()
-                if len(uses) == 1:  # it became the only use: a rule may have waited for that
-                    self.touch(use.node for use in uses)
+                if use_count(value) == 1:  # it became the only use: a rule may have waited for that
+                    self.touch(use.node for use in value.uses())
 
     def remove(self, node: ir.Node) -> bool:
         """Remove a node that nothing reads; False where something does."""
-        if any(value.uses() or value.is_graph_output() for value in node.outputs):
+        if any(use_count(value) or value.is_graph_output() for value in node.outputs):
             return False
         read = [value for value in node.inputs if value is not None]
         self._detach(node)

@@ -11,7 +11,7 @@ from graphkit.conversion import FROM_NO_WEIGHT, is_computed
 from graphkit.optimizers.base import Outcome, rule, sweep
 from graphkit.optimizers.context import Context
 from graphkit.optimizers.evaluate import evaluate
-from graphkit.optimizers.facts import subgraphs_of
+from graphkit.optimizers.facts import subgraphs_of, use_count
 from graphkit.optimizers.symbolic import size_of
 
 __all__: list[str] = []
@@ -185,7 +185,7 @@ def _freed(ctx: Context, node: ir.Node) -> tuple[int, int]:
             # Looked at again from every node that reads it, the last of which sees all its uses inside.
             if value is None or value.is_graph_output() or value.is_graph_input():
                 continue
-            if len(uses := value.uses()) > _MAX_CONE or any(use.node not in cone for use in uses):
+            if use_count(value) > _MAX_CONE or any(use.node not in cone for use in value.uses()):
                 continue
             producer = value.producer()
             if ctx.tensor(value) is not None:

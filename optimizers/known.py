@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphkit.modelfile.sparse import SparseTensor
-from graphkit.optimizers.facts import Facts, subgraphs_of
+from graphkit.optimizers.facts import Facts, subgraphs_of, use_count
 from graphkit.optimizers.symbolic import Dim, size_of
 
 __all__ = ["RANDOM", "Known", "graphs_of", "is_pure"]
@@ -155,7 +155,7 @@ class Known:
     @staticmethod
     def only_use(value: ir.Value) -> bool:
         """Whether one node input reads the value, and no graph gives it out."""
-        return len(value.uses()) == 1 and not value.is_graph_output()
+        return use_count(value) == 1 and not value.is_graph_output()
 
 
 def _constant_attribute(node: ir.Node) -> ir.TensorProtocol | None:

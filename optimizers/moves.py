@@ -12,6 +12,7 @@ from graphkit.optimizers.activations import finish
 from graphkit.optimizers.base import Outcome, rule
 from graphkit.optimizers.chains import squeezes_ones, target_of
 from graphkit.optimizers.context import Context
+from graphkit.optimizers.facts import use_count
 from graphkit.optimizers.infer_shapes import slice_bounds
 
 __all__: list[str] = []
@@ -86,7 +87,7 @@ def slices_to_split(ctx: Context, node: ir.Node) -> Outcome:
     """
     source, graph = node.inputs[0], node.graph
     shape = ctx.shape(source)
-    if source is None or shape is None or graph is None or len(source.uses()) > 16:
+    if source is None or shape is None or graph is None or use_count(source) > 16:
         return "the shape of its input is not known"
     parts: dict[tuple[int, int], ir.Node] = {}
     axis: int | None = None

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 import onnx_ir as ir
 
 from graphkit.optimizers.context import Context
+from graphkit.optimizers.facts import use_count
 
 __all__ = ["Match", "Pattern", "match"]
 
@@ -16,6 +17,8 @@ __all__ = ["Match", "Pattern", "match"]
 Pattern: TypeAlias = "str | float | tuple[Any, ...]"
 
 _COMMUTATIVE: Final = ("Add", "Mul")
+# No tree that a pattern describes reads one of its values more often.
+_MOST_READERS: Final = 32
 _MOST_RANKS: Final = 4096
 
 
@@ -81,7 +84,9 @@ def _operators_before(node: ir.Node) -> tuple[set[str], set[str]]:
 def _is_closed(found: Match, last: ir.Node) -> bool:
     inside = set(found.nodes)
     return all(
-        not value.is_graph_output() and all(use.node in inside for use in value.uses())
+        not value.is_graph_output()
+        and use_count(value) <= _MOST_READERS
+        and all(use.node in inside for use in value.uses())
         for node in found.nodes
         if node is not last
         for value in node.outputs
