@@ -12,16 +12,20 @@ import onnx
 import onnx_ir as ir
 
 from graphkit.errors import OperatorError, PassError
-from graphkit.modelfile import ModelLike, give_back, read_model
-from graphkit.modelfile.protos import every_node
+from graphkit.modelfile import ModelLike, borrow_model, give_back, read_model
+from graphkit.modelfile.external import embedded
+from graphkit.modelfile.protos import every_node, to_proto
+from graphkit.optimizers.evaluate import open_session
 from graphkit.optimizers.known import RANDOM
-from graphkit.optimizers.report import Report
+from graphkit.optimizers.report import Report, measure
 from graphkit.upgrade import NEWEST, OLDEST, WORKING, lower_model, upgrade_model
 
 __all__ = ["at_opset", "change_opset"]
 
 # ONNX Runtime 1.31 has kernels for these up to this opset on the CPU; the standard gave them new versions after it.
 _LAST_DRAWS: Final = 21
+# What is as large as this is not loaded to see whether it can be.
+_CHECKED_BELOW: Final = 200_000_000
 _DRAWS: Final = frozenset(RANDOM)
 
 
@@ -41,7 +45,8 @@ def change_opset(model: ModelLike, opset: int) -> ir.Model | onnx.ModelProto:
     inputs, outputs and parameters, metadata and initializers are kept, and the IR version is the lowest that serves.
     The model that is given is not changed, and its kind comes back (a path gives an ``onnx_ir.Model``).
 
-    Raises ``OperatorError`` that names every node for which the opset has no words, and the lowest opset that serves;
+    Raises ``OperatorError`` that names every node for which the opset has no words, and the lowest opset that serves,
+    or says why ONNX Runtime no longer loads the model;
     ``ModelFileError`` for a model older than opset 7; ``PassError`` for an opset that is not 7 to 26.
 
     >>> import graphkit as gk
@@ -51,6 +56,7 @@ def change_opset(model: ModelLike, opset: int) -> ir.Model | onnx.ModelProto:
     """
     result = read_model(model)
     _to_opset(result, opset)
+    _check_loads(model, result, opset)
     return give_back(model, result)
 
 
@@ -88,3 +94,18 @@ def _refuse_draws(model: ir.Model, opset: int) -> None:
             f"at opset {opset} ONNX Runtime's CPU provider draws no random numbers, as {names} "
             f"{'do' if len(found) > 1 else 'does'}; opset {_LAST_DRAWS} serves"
         )
+
+
+def _check_loads(given: ModelLike, result: ir.Model, opset: int) -> None:
+    """Refuse what ONNX Runtime does not load, if it loads what was given: old forms lack kernels for some dtypes."""
+    if measure(result).bytes >= _CHECKED_BELOW:
+        return
+    try:
+        open_session(to_proto(embedded(result)).SerializeToString())
+    except Exception as error:
+        try:
+            open_session(to_proto(embedded(borrow_model(given))).SerializeToString())
+        except Exception:  # noqa: BLE001 - then what was given is the cause
+            return
+        reason = str(error).split(" : ", 2)[-1].splitlines()[0]
+        raise OperatorError(f"at opset {opset} ONNX Runtime does not load the model: {reason}") from error
