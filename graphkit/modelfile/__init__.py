@@ -224,8 +224,8 @@ def _parse(path: Path) -> onnx.ModelProto:
         proto.ParseFromString(content)
     except Exception as error:  # protobuf's DecodeError, which the onnx package does not export
         raise ModelFileError(
-            f"{path} ({len(content):,} bytes) is damaged, cut short or not an ONNX model: protobuf cannot parse it. "
-            "Fetch or export it again"
+            f"{path} ({len(content):,} bytes) is damaged, cut short or not an ONNX model: protobuf cannot parse it "
+            "(as it cannot parse bodies more than thirty deep). Fetch or export it again"
         ) from error
     return proto
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import onnx
 import onnx_ir as ir
@@ -113,12 +113,23 @@ def _check_one_external(tensor: ir.ExternalTensor, where: str) -> None:
         )
 
 
+_SMALL: Final = 65_536
+
+
 def _check_embedded(tensor: ir.TensorProtocol, where: str) -> None:
     """Refuse a tensor that holds fewer bytes than its shape needs: reading it later would fail far from the file."""
     raw: Any = getattr(tensor, "raw", None)
-    if isinstance(raw, onnx.TensorProto) and raw.HasField("raw_data") and raw.ByteSize() < tensor.nbytes:
-        shape = list(tensor.shape)
-        raise ModelFileError(f"{where} is damaged: '{tensor.name}' has fewer bytes than its shape {shape} needs")
+    if not isinstance(raw, onnx.TensorProto):
+        return
+    needed, shape = tensor.nbytes, list(raw.dims)
+    if any(extent < 0 for extent in shape):
+        raise ModelFileError(f"{where} is damaged: '{tensor.name}' has the shape {shape}")
+    if not raw.HasField("raw_data"):
+        return
+    # Asking for the bytes copies them, so large ones are measured with what the message holds besides.
+    if raw.ByteSize() < needed or (needed <= _SMALL and len(raw.raw_data) != needed):
+        fewer = "fewer" if len(raw.raw_data) < needed else "more"
+        raise ModelFileError(f"{where} is damaged: '{tensor.name}' has {fewer} bytes than its shape {shape} needs")
 
 
 def embedded(model: ir.Model) -> ir.Model:

@@ -63,6 +63,30 @@ def test_a_model_that_breaks_the_rules(text):
             assert report.note
 
 
+DAMAGED = {
+    "too few bytes": onnx.TensorProto(name="w", data_type=1, dims=[3], raw_data=b"abc"),
+    "too many bytes": onnx.TensorProto(name="w", data_type=1, dims=[3], raw_data=bytes(60)),
+    "a dim below zero": onnx.TensorProto(name="w", data_type=1, dims=[-3], raw_data=bytes(12)),
+    "too few numbers": onnx.TensorProto(name="w", data_type=1, dims=[3], float_data=[1, 2]),
+    "no numbers": onnx.TensorProto(name="w", data_type=1, dims=[3]),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+@pytest.mark.parametrize("verify", [None, False])
+def test_weights_that_are_damaged(kind, verify):
+    nodes = [helper.make_node("Mul", ["w", "w"], ["h"]), helper.make_node("Add", ["h", "x"], ["y"])]
+    given = model(nodes, [value("x", [3])], [value("y", [3])], [DAMAGED[kind]])
+    report = Report()
+    said = ""
+    try:
+        optimize(given, verify=verify, report=report)
+    except GraphkitError as error:
+        said = str(error)
+    assert not report.verified  # the runtime refuses the original too
+    assert not said or "'w'" in said or "at node 'h'" in said
+
+
 def test_the_lowest_number_by_minus_one_is_not_computed_beforehand():
     # ONNX Runtime divides it with an instruction that ends the process.
     text = (
