@@ -233,7 +233,8 @@ def _origin(node: ir.Node) -> list[str]:
     weight = False
     stack, seen = [node], {node}
     while stack and len(seen) < 64:
-        for value in stack.pop().inputs:
+        last = stack.pop()
+        for value in () if last.op_type in ("Shape", "Size") else last.inputs:  # of whose input no number is in theirs
             if value is None:
                 continue
             producer = value.producer()
