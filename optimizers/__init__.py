@@ -32,6 +32,7 @@ for _module in (
     "broadcasts",
     "dims",
     "fold",
+    "scales",
     "linear",
     "activations",
     "norms",

@@ -193,3 +193,27 @@ def test_report_counts_what_was_done(prove):
     assert report.passes["fold_constants"].rewrites == 1
     assert "fold_constants" in report.to_json()
     assert report.table().row_count >= 1
+
+
+@pytest.mark.parametrize(
+    ("chain", "left"),
+    [
+        (["Expand", "Sin", "Neg", "Tanh", "Cos", "Exp"], ["MatMul", "Concat"]),
+        (["Expand"], ["Expand", "MatMul", "Concat"]),
+    ],
+)
+def test_each_node_that_goes_may_take_some_bytes(prove, chain, left):
+    """2,048 bytes are too many for one Expand beside 98,304 bytes of weights, and not for a chain of six."""
+    rng = np.random.default_rng(0)
+    arrays = {"w": rng.standard_normal((96, 256)), "v": rng.standard_normal((1, 256)), "shape": np.array([2, 256])}
+    kept = [numpy_helper.from_array(a.astype("q" if n == "shape" else "f"), n) for n, a in arrays.items()]
+    nodes, last = [], "v"
+    for operator in chain:
+        nodes.append(helper.make_node(operator, [last, "shape"] if operator == "Expand" else [last], [operator]))
+        last = operator
+    nodes += [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Concat", ["m", last], ["y"], axis=0)]
+    ends = [helper.make_tensor_value_info(n, 1, s) for n, s in (("x", [2, 96]), ("y", [4, 256]))]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], kept)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    made = prove(model, tolerance=1e-6, grow=2048)
+    assert [node.op_type for node in made.graph.node] == left
