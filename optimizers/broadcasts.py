@@ -22,6 +22,8 @@ _BINARY: Final = (
 )
 
 
+# Between 0.0 and -0.0 the runtime chooses by which input is a single number, so a zero stays as wide as it was.
+_CHOOSERS: Final = ("Max", "Min")
 # What gives out only numbers that its first input holds.
 _REPEATERS: Final = (
     *("Expand", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Tile", "Flatten", "Slice", "Split"),
@@ -86,6 +88,8 @@ def remove_expand(ctx: Context, node: ir.Node) -> Outcome:
             if _narrow_gather(ctx, node, index, wanted):
                 return True
             continue
+        if node.op_type in _CHOOSERS and not uniform(ctx, inner.inputs[0]):
+            continue
         inputs = list(node.inputs)
         inputs[index] = inner.inputs[0]
         if broadcast(*(ctx.shape(value) for value in inputs)) == wanted:
@@ -130,6 +134,8 @@ def widen_constant(ctx: Context, node: ir.Node) -> Outcome:
             continue
         tensor = inner.attributes.get_tensor("value", None)
         number = np.zeros(1, np.float32) if tensor is None else np.asarray(tensor.numpy())
+        if node.op_type in _CHOOSERS and not number.all():
+            continue
         inputs = list(node.inputs)
         inputs[index] = ctx.constant(number.reshape(()), f"{inner.outputs[0].name}_number", near=node)
         ctx.set_inputs(node, inputs)

@@ -144,7 +144,9 @@ class Known:
         """``is_pure``, remembered."""
         known = self._pure.get(node)
         if known is None:
-            known = self._pure[node] = is_pure(node)
+            known = is_pure(node)
+            if not subgraphs_of(node):  # what a body draws may be pruned from it
+                self._pure[node] = known
         return known
 
     @staticmethod

@@ -40,6 +40,8 @@ CASES = [
     case("sum_of_one_zero_row", "g (float[1,3] x) => (float[1,3] y) {a = ReduceSum<keepdims=1>(x, k) y = Neg(a)} "
          .replace("=> (float[1,3] y) {", "=> (float[1,3] y) <int64[1] k = {0}> {"), {"x": f32([-0.0, 0.0, 1])}, kept="ReduceSum"),
     case("max_with_minus_zero", unary("N", "a = Max(x, z) y = Min(a, t)", "float z = {0.0}, float t = {1.0}"), {"x": ODD}),
+    case("max_with_zeros_made_at_run_time", "g (float[N,2] x, float[N,2] z) => (float[N,2] y, float[N,2] w) <float o = {0.0}> {s = Shape(x) c = ConstantOfShape(s) y = Max(c, z) e = Expand(o, s) w = Min(z, e)}",
+         {"x": normal(2, 2), "z": f32([-0.0, 0.0], [-1, 2])}),
     case("half_power_of_minus_zero", unary("N", "y = Pow(x, h)", "float h = {0.5}"), {"x": ODD}),
     case("sign_of_zero_through_where", unary("N", "c = Equal(x, z) y = Where(c, z, x)", "float z = {0.0}"), {"x": ODD}, kept="Where"),
     case("abs_then_plus_zero", unary("N", "a = Abs(x) b = Add(a, z) y = Neg(b)", "float z = {0.0}"), {"x": SIGNS}, gone="Add"),
