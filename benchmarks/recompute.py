@@ -144,6 +144,9 @@ class Worker:
         command += ["--no-arena"] * (not arena) + ["--trainer"] * trainer
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.steps: list[dict[str, float]] = []
+
+    def wait(self) -> None:
+        """Wait until it is ready: the workers of a comparison start side by side."""
         assert self._line() == "ready\n"
 
     def _line(self) -> str:
@@ -167,6 +170,8 @@ class Worker:
 
 def compare(workers: dict[str, Worker], rounds: int) -> dict[str, dict[str, Any]]:
     """Steps in turn; memory, time and losses of each, beside the first."""
+    for worker in workers.values():
+        worker.wait()
     for _ in range(rounds):
         for worker in workers.values():
             worker.step()
