@@ -28,6 +28,7 @@ class Context(Known):
         super().__init__(model, training=training)
         # How many bytes the constants may grow by in all, beyond what they replace.
         self.slack = slack
+        self.budget = slack  # what it was at first: a rule that must decide the same on a second run asks this
         self.account = PassReport()
         # Counts a node's operations for the account of each pass; None where nobody asked for them.
         self.weigh: Callable[[ir.Node], int] | None = None

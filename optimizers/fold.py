@@ -96,7 +96,7 @@ def _fold_graph(ctx: Context, root: ir.Graph) -> int:
         # Where a shape was not known beforehand, what came out is weighed now.
         if producer is None or array.nbytes > max(_allowance(ctx, producer), 4 * _NODE_BYTES) + ctx.slack:
             continue
-        ctx.slack -= max(0, array.nbytes - _allowance(ctx, producer))
+        ctx.slack = max(0, ctx.slack - max(0, array.nbytes - _allowance(ctx, producer)))
         name = ctx.called(producer)
         if ctx.replace_by_constant(value, array, origin=_origin(producer)):
             ctx.account.rewritten.append(name)
@@ -208,8 +208,8 @@ def _worth(ctx: Context, nodes: list[ir.Node]) -> list[ir.Node]:
         if not cost:
             continue
         count, freed = _freed(ctx, node)
-        # Each node that goes away may take an eighth of what the whole model may grow by.
-        if cost > freed + min(ctx.slack, max(256, count * ctx.slack // 8)):
+        # Each node that goes away may take a twelfth of what the whole model may grow by.
+        if cost > freed + min(ctx.slack, max(256, count * ctx.budget // 12)):
             del chosen[node]
     # A node is computed only from constants or from other nodes that are.
     kept: dict[ir.Node, None] = {}

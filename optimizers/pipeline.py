@@ -33,9 +33,9 @@ __all__ = ["optimize", "run_passes"]
 _MAX_ROUNDS: Final = 12
 # Below this opset operators mean other things (broadcasting is an attribute), and no runtime is expected to load them.
 _OLDEST_OPSET: Final = 7
-# What folding may add to the constants in all: a fortieth of them, and no more than this many bytes.
-_SLACK_SHARE: Final = 40
-_MOST_SLACK: Final = 65_536
+# What folding may add to the constants in all: a twenty-fifth of them, and no more than this many bytes.
+_SLACK_SHARE: Final = 25
+_MOST_SLACK: Final = 98_304
 _VERIFY_BELOW: Final = 200_000_000
 # A report holds the steps where nodes times passes are no more: about a second.
 _CHEAP_STEPS: Final = 6_000
