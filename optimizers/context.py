@@ -24,8 +24,10 @@ __all__ = ["Context", "graphs_of"]
 class Context(Known):
     """One model under optimization."""
 
-    def __init__(self, model: ir.Model, *, training: bool, slack: int) -> None:
+    def __init__(self, model: ir.Model, *, training: bool, slack: int, size: int = 0) -> None:
         super().__init__(model, training=training)
+        # About how large the file was, in bytes.
+        self.size = size
         # How many bytes the constants may grow by in all, beyond what they replace.
         self.slack = slack
         self.budget = slack  # what it was at first: a rule that must decide the same on a second run asks this

@@ -21,8 +21,10 @@ __all__: list[str] = []
 
 _MOST_TURNS: Final = 16
 _MOST_NODES: Final = 256
-# What one loop may grow by. (A budget for all loops would be new, and so unroll more, each time a model is optimized.)
+# What one loop may grow by: so many bytes, and this part of the file. (A budget for all loops would be new, and so
+# unroll more, each time a model is optimized; for the same reason the file's size counts by its highest bit alone.)
 _MOST_BYTES: Final = 1024
+_SHARE: Final = 32
 _NAME_BYTES: Final = 12  # what a node's new names take, at the most, beyond the old ones
 _FLOATS: Final = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 # What cannot fail, whatever its input is.
@@ -118,8 +120,8 @@ class _Copier:
 def unroll_loop(ctx: Context, node: ir.Node) -> Outcome:
     """A Loop of a few known turns is written out; one of none becomes its initial values.
 
-    At most 16 turns and 256 nodes, and 1 KiB more than the loop; no random draws, no bodies inside the body; the
-    condition stays true. What is the same in every turn is written once.
+    At most 16 turns and 256 nodes, and 1 KiB or a thirty-second of the file more than the loop; no random draws, no
+    bodies inside the body; the condition stays true. What is the same in every turn is written once.
     """
     body = node.attributes["body"].as_graph()
     turns = _turns(ctx, node, body)
@@ -138,7 +140,7 @@ def unroll_loop(ctx: Context, node: ir.Node) -> Outcome:
     if not ctx.pure(node) or body.initializers or any(subgraphs_of(inner) for inner in body):
         return "its body draws random numbers, or has bodies or initializers of its own"
     growth = _growth(node, body, turns, len(stacked))
-    if growth > _MOST_BYTES:
+    if growth > min(_MOST_BYTES, (1 << ctx.size.bit_length() >> 1) // _SHARE):
         return f"written out it would take {growth:,} bytes more"
     copier = _Copier(ctx, node, body)
     columns: list[list[ir.Value]] = [[] for _ in stacked]

@@ -36,6 +36,7 @@ _OLDEST_OPSET: Final = 7
 # What folding may add to the constants in all: a twenty-fifth of them, and no more than this many bytes.
 _SLACK_SHARE: Final = 25
 _MOST_SLACK: Final = 98_304
+_NODE_BYTES: Final = 64
 _VERIFY_BELOW: Final = 200_000_000
 # A report holds the steps where nodes times passes are no more: about a second.
 _CHEAP_STEPS: Final = 6_000
@@ -206,7 +207,8 @@ def run_passes(
     if min(opsets) < _OLDEST_OPSET and "" in model.opset_imports:
         chosen = [made for made in chosen if made.name in _ANY_OPSET]
     before = measure(model)
-    ctx = Context(model, training=training, slack=min(_MOST_SLACK, before.bytes // _SLACK_SHARE))
+    slack = min(_MOST_SLACK, before.bytes // _SLACK_SHARE)
+    ctx = Context(model, training=training, slack=slack, size=before.bytes + _NODE_BYTES * before.nodes)
     accounts = {made.name: report.passes.setdefault(made.name, PassReport()) for made in chosen}
     rules: dict[str, list[Pass]] = {}
     for made in chosen:

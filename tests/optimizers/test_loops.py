@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.optimizers.conftest import operators, parse
 
 HEAD = "g (float[2,3] x) => (float[2,3] y{more})"
 CONSTANTS = "int64 n = {{{turns}}}, bool yes = {{{go}}}, float half = {{0.5}}"
+# Loops are written out where the file hardly grows by it: in one that holds 64 KiB.
+WEIGHT = np.linspace(-1, 1, 128 * 128, dtype=np.float32).reshape(128, 128)
+
+
+def with_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model in a file that holds more than it."""
+    model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT, "weight"))
+    model.graph.input.append(onnx.helper.make_tensor_value_info("wide_in", onnx.TensorProto.FLOAT, [1, 128]))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("wide_out", onnx.TensorProto.FLOAT, [1, 128]))
+    model.graph.node.append(onnx.helper.make_node("MatMul", ["wide_in", "weight"], ["wide_out"]))
+    return model
+
+
 PLAIN = (
     "body (int64 i, bool c, float[2,3] a) => (bool d, float[2,3] b) { d = Identity(c) t = Tanh(a) b = Mul(t, half) }"
 )
@@ -54,8 +68,13 @@ WRITTEN_OUT = {
 
 @pytest.mark.parametrize(("text", "left"), WRITTEN_OUT.values(), ids=WRITTEN_OUT.keys())
 def test_written_out(prove, text, left):
-    found = operators(prove(text, tolerance=1e-6, grow=1000, expected=left) if left else prove(text, grow=1000))
-    assert not found["Loop"]
+    model = with_weights(parse(text))
+    expected = {"MatMul": 1, **left} if left else None
+    assert not operators(prove(model, tolerance=1e-6, grow=1000, expected=expected))["Loop"]
+
+
+def test_a_small_file_is_not_made_larger(prove):
+    assert operators(prove(graph(PLAIN)))["Loop"] == 1
 
 
 KEPT = {
@@ -82,22 +101,26 @@ KEPT = {
 
 @pytest.mark.parametrize("text", KEPT.values(), ids=KEPT.keys())
 def test_kept(prove, text):
-    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)}
+    feeds = {
+        "x": np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32),
+        "wide_in": np.ones((1, 128), "f"),
+    }
     if "int64 n)" in text:
         feeds["n"] = np.array(3)
-    assert operators(prove(text, feeds, tolerance=1e-6))["Loop"] == 1
+    assert operators(prove(with_weights(parse(text)), feeds, tolerance=1e-6))["Loop"] == 1
 
 
 def test_a_body_too_large_for_the_budget_stays(prove):
     body = "body (int64 i, bool c, float[2,3] a) => (bool d, float[2,3] b) { d = Identity(c) t0 = Tanh(a) "
     body += " ".join(f"t{k + 1} = Sin(t{k})" for k in range(9)) + " b = Mul(t9, half) }"
-    assert operators(prove(graph(body, turns=16), tolerance=1e-5))["Loop"] == 1
+    assert operators(prove(with_weights(parse(graph(body, turns=16))), tolerance=1e-5))["Loop"] == 1
 
 
 def test_names_of_bodies_do_not_collide(prove):
     loop = f"Loop<body = {PLAIN}>(n, yes, "
     text = f"{HEAD.format(more='')} <{CONSTANTS.format(turns=2, go=1)}> {{ q = {loop}x) u = {loop}q) y = Add(q, u) }}"
-    prove(text, tolerance=1e-6, grow=1000, expected={"Tanh": 4, "Mul": 4, "Add": 1})
+    expected = {"Tanh": 4, "Mul": 4, "Add": 1, "MatMul": 1}
+    prove(with_weights(parse(text)), tolerance=1e-6, grow=1000, expected=expected)
 
 
 def test_invariants_move_before_a_loop(prove):
