@@ -97,7 +97,7 @@ def _hide_sparse(model: ir.Model) -> list[tuple[ir.Value, SparseTensor]]:
         for value in graph.initializers.values():
             if isinstance(tensor := value.const_value, SparseTensor):
                 mark = f"{_SPARSE}{len(hidden)}"
-                value.const_value = ir.Tensor(np.zeros(0, np.bool_), name=value.name, doc_string=mark)
+                value.const_value = ir.Tensor(np.zeros(0, np.uint8), name=value.name, doc_string=mark)
                 hidden.append((value, tensor))
     return hidden
 
