@@ -52,14 +52,22 @@ def stop_gradient(x: Any) -> Tensor:
     return current().stop_gradient(as_tensor(x))
 
 
-def history(outputs: Iterable[Tensor], wrt: Mapping[Key, Tensor] | None = None) -> list[Record]:
+def history(
+    outputs: Iterable[Tensor], wrt: Mapping[Key, Tensor] | None = None, *, independent: bool = True
+) -> list[Record]:
     """The records that lead to ``outputs``, last first; with ``wrt``, only those on a way from one of them.
 
     An input that cannot carry a gradient (an integer, a stopped one) is not followed.
+
+    Args:
+        outputs: the values to differentiate.
+        wrt: the values whose gradient is asked for.
+        independent: whether each of ``wrt`` is a variable of its own, as a function's arguments are, however it was
+            computed; else one may be computed from another, which then gets what flows through it.
     """
     seen: dict[int, Record] = {}
     stack = [t.record for t in outputs if t.record is not None]
-    stop = wrt or {}
+    stop = (wrt or {}) if independent else {}
     while stack:
         record = stack.pop()
         if id(record) in seen:

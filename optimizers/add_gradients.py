@@ -58,8 +58,9 @@ def add_gradients(
         of: a scalar value, usually an output.
         wrt: graph inputs, initializers, or any other floating values, by name; constants in the bodies of If, Loop
             and Scan too, which become initializers of the main graph. One whose name several bodies use is called by
-            the way to it, as in "if_node/then_branch/w". The string "all" stands for every floating constant of rank
-            1 or more that ``of`` depends on (a value that has that name is asked for as ["all"]).
+            the way to it, as in "if_node/then_branch/w". A value gets all that arrives at it, whatever else is asked
+            for: of x and exp(x), x gets what flows through exp(x) too. The string "all" stands for every floating
+            constant of rank 1 or more that ``of`` depends on (a value that has that name is asked for as ["all"]).
         unreached: "error", or "zeros" to give zeros for a name that ``of`` does not depend on.
         suffix: a gradient is called by its value's name and this.
 
@@ -163,7 +164,7 @@ def _pulled_back(graph: Graph, of: str, wrt: Sequence[str]) -> tuple[Tensor, lis
             raise GradientError(f"'{t.name}' is {dtypes.name(t.dtype)}; only floating values have gradients")
     wanted: dict[Key, Tensor] = {t.key: t for t in targets}
     with interpreter.using(graph):
-        records = autograd.history([loss], wanted)
+        records = autograd.history([loss], wanted, independent=False)
         return loss, targets, autograd.pullback(records, {loss.key: ones_like(loss)}, wanted)
 
 
