@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from graphkit import ceilings, dims, dtypes
+from graphkit import ceilings, dims, dtypes, equations
 from graphkit.contents import Misfit, Type, check_fit, quick_type, second
 from graphkit.dims import Extent
 from graphkit.schemas import schema_at
@@ -47,6 +47,10 @@ def infer(
     found = _by_schema(op, domain, opset, attributes, inputs, outputs, node, outer or {}, imports, strict)
     if not domain and op in ceilings.POOLS and attributes.get("ceil_mode"):
         _count_windows(attributes, inputs, found)
+    if not domain and op == "Einsum" and found[0] is not None and found[0].dims is not None:
+        known = [t.dims for t in inputs if t is not None and t.dims is not None]
+        if len(known) == len(inputs):
+            found[0].dims = equations.result_dims(str(attributes["equation"]), known)
     if not domain and op in ceilings.WINDOWED and found[0] is not None and found[0].dims is None:
         found[0].dims = ceilings.dims_by_kernel(op, attributes, [t.dims if t is not None else None for t in inputs])
     return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
@@ -48,7 +46,8 @@ def cast_condition(ctx: Context, node: ir.Node) -> Outcome:
 def product_for_einsum(ctx: Context, node: ir.Node) -> Outcome:
     """An Einsum that is a plain product of matrices becomes MatMul.
 
-    The same leading axes in both inputs and the result, then rows and columns: no broadcasting, diagonal or transpose.
+    The same leading axes in both inputs and the result, then rows and columns: no diagonal or transpose, and no
+    broadcasting, neither of leading axes nor of the one that is summed over.
     """
     equation = node.attributes.get_string("equation", "").replace(" ", "")
     left, arrow, result = equation.partition("->")
@@ -61,11 +60,14 @@ def product_for_einsum(ctx: Context, node: ir.Node) -> Outcome:
     letters = {rows, inner, columns, *lead}
     if b != f"{lead}{inner}{columns}" or result != f"{lead}{rows}{columns}" or len(letters) != len(lead) + 3:
         return "its equation is not that of MatMul"
-    if lead and not _same_lead(ctx, node, len(lead)):
-        return "the leading dims are not known to be the same"
+    if not _same_dims(ctx, node, len(lead)):
+        return "the leading dims, or those summed over, are not known to be the same"
     return finish(ctx, node, ctx.add("MatMul", node.inputs, before=node)[0])
 
 
-def _same_lead(ctx: Context, node: ir.Node, count: int) -> bool:
-    shapes: list[Any] = [ctx.shape(value) for value in node.inputs]
-    return None not in shapes and shapes[0][:count] == shapes[1][:count]
+def _same_dims(ctx: Context, node: ir.Node, lead: int) -> bool:
+    """Whether the leading dims are the same, and the first's last is the second's last but one."""
+    a, b = (ctx.shape(value) for value in node.inputs)
+    if a is None or b is None or len(a) != lead + 2 or len(b) != lead + 2:
+        return False
+    return (*a[:lead], a[-1]) == (*b[:lead], b[-2])

@@ -7,6 +7,7 @@ from typing import Final
 
 import onnx_ir as ir
 
+from graphkit.equations import explicit
 from graphkit.optimizers.facts import Fact, Facts, broadcast, infers
 from graphkit.optimizers.symbolic import (
     Dim,
@@ -252,6 +253,25 @@ def matmul(facts: Facts, node: ir.Node) -> list[Fact]:
     rows = (a[-2],) if len(left.shape) > 1 else ()
     columns = (b[-1],) if len(right.shape) > 1 else ()
     return [Fact(left.dtype, (*batch, *rows, *columns))]
+
+
+@infers("Einsum")
+def einsum(facts: Facts, node: ir.Node) -> list[Fact]:
+    """A letter of extent 1 in one operand broadcasts, as the standard's own inference does not know."""
+    operands = [facts(value) for value in node.inputs]
+    equation = node.attributes.get_string("equation", "")
+    shapes = [fact.shape for fact in operands if fact.shape is not None]
+    if len(shapes) < len(operands) or not equation:
+        return [Fact(operands[0].dtype)]
+    try:
+        terms, result = explicit(equation, [len(shape) for shape in shapes])
+        found: dict[str, tuple[Dim, ...]] = {}
+        for term, shape in zip(terms, shapes, strict=True):
+            for letter, dim in zip(term, shape, strict=True):
+                found[letter] = broadcast(found.get(letter, (1,)), (dim,)) or (fresh(),)
+        return [Fact(operands[0].dtype, tuple(found[letter][0] for letter in result))]
+    except (ValueError, KeyError):  # it is not of this many operands, or not of such ranks
+        return [Fact(operands[0].dtype)]
 
 
 @infers("Gemm")

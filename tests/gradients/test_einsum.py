@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
 import pytest
 
 import graphkit as gk
+from graphkit.dims import is_anonymous
 from graphkit.gradients.einsum import explicit
+from graphkit.graph import Graph
 from graphkit.testing import check_gradients
 
 op = gk.op
@@ -46,6 +51,53 @@ def test_equations(equation, shapes, order):
     symbolic = [list(t) for t in terms]
     check_gradients(lambda *x: op.Einsum(*x, equation=equation), [rng.normal(size=s) for s in shapes], order=order,
                     symbolic=symbolic)  # fmt: skip
+
+
+# letters of extent 1 in one operand, whether the result has them or not
+BROADCAST = [
+    ("ij,ij->ij", [(1, 3), (2, 3)], 2),
+    ("ij,ij->j", [(1, 3), (2, 3)], 1),
+    ("ij,ij->", [(2, 3), (1, 3)], 1),
+    ("ij,kij->k", [(1, 3), (2, 2, 3)], 1),
+    ("bij,bjk->bk", [(2, 2, 1), (2, 3, 2)], 1),
+    ("bij,bjk->bik", [(2, 2, 1), (2, 3, 2)], 2),
+    ("bij,bjk->", [(2, 2, 1), (1, 3, 2)], 1),
+    ("ij,jk->ik", [(2, 4), (1, 3)], 1),
+    ("i,i,i->", [(1,), (3,), (1,)], 2),
+    ("i,i,i->i", [(3,), (1,), (1,)], 1),
+    ("ii,i->i", [(1, 1), (3,)], 1),
+    ("ii,i->", [(3, 3), (1,)], 1),
+    ("ij,ik->jk", [(1, 1), (1, 2)], 1),
+    ("...ij,...jk->...ik", [(2, 1, 2, 3), (1, 2, 1, 2)], 1),
+    ("ab,ba", [(1, 3), (3, 2)], 1),
+]
+
+
+@pytest.mark.parametrize(("equation", "shapes", "order"), BROADCAST, ids=[f"{c[0]} {c[1]}" for c in BROADCAST])
+def test_a_letter_that_broadcasts(equation, shapes, order):
+    arrays = [rng.normal(size=s) for s in shapes]
+    f = lambda *x: op.Einsum(*x, equation=equation)
+    check_gradients(f, arrays, order=order)
+    named = [[f"d{axis}" for axis in range(len(shapes[0]))], *map(list, shapes[1:])]  # those of the others known
+    check_gradients(f, arrays, symbolic=named, numeric=False)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "known"),
+    [
+        ("1,3", "2,3", (2, 3)),
+        ("M,3", "2,3", (2, 3)),
+        ("M,3", "N,3", (None, 3)),
+        ("M,3", "M,3", ("M", 3)),
+        ("M,3", "1,3", ("M", 3)),
+    ],
+)
+def test_the_dims_of_the_result(a, b, known):
+    text = f"""<ir_version: 9, opset_import: ["": 19]>
+    g (float[{a}] a, float[{b}] b) => (float[2,3] y) {{ k = Einsum<equation="ij,ij->ij">(a, b) y = Relu(k) }}"""
+    model = ir.serde.deserialize_model(onnx.parser.parse_model(text))
+    k = Graph.adopt(model).tensor(model.graph.node(0).outputs[0])
+    assert tuple(None if is_anonymous(d) else d for d in k.dims) == known
 
 
 def test_an_ellipsis_that_broadcasts():

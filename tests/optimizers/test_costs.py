@@ -234,3 +234,10 @@ def test_only_where_it_was_measured(name):
     made = passes()[name]
     assert made.presets == ("inference", "training", *(["web"] if name in ON_THE_WEB_TOO else []))
     assert set(made.presets) <= set(PRESETS)
+
+
+# the axis that is summed over, of extent 1 in one of them; MatMul would refuse it
+@pytest.mark.parametrize(("a", "b"), [("2,1", "3,4"), ("2,K", "L,4"), ("2,3", "1,4")])
+def test_einsum_whose_summed_axis_may_broadcast_stays(prove, a, b):
+    graph = f'g (float[{a}] a, float[{b}] b) => (float[2,4] y) {{y = Einsum<equation = "ij,jk->ik">(a, b)}}'
+    prove(graph, expected={"Einsum": 1})
