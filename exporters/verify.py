@@ -84,7 +84,10 @@ def verify(
 def compare_outputs(
     expected: Mapping[str, Any], got: Mapping[str, Any], *, rtol: float | None = None, atol: float | None = None
 ) -> list[Difference]:
-    """Return the difference of every output in either mapping; NaN agrees with NaN, infinity with the same infinity."""
+    """Return the difference of every output in either mapping; NaN agrees with NaN, infinity with the same infinity.
+
+    Where both tolerances are 0, a zero agrees with a zero of the same sign alone.
+    """
     found = []
     for name in dict.fromkeys([*expected, *got]):
         if name not in got or name not in expected:
@@ -122,7 +125,9 @@ def _difference(name: str, expected: Any, got: Any, rtol: float | None, atol: fl
         distance_of = np.where(same, 0.0, np.abs(x - y))
         distance_of = np.where(np.isnan(distance_of), np.inf, distance_of)
         scaled = np.where(same, 0.0, distance_of / np.maximum(np.abs(x), np.finfo(np.float64).tiny))
-        near = np.isfinite(x) & np.isfinite(y) & (distance_of <= absolute + relative * np.abs(x))
+        if relative == absolute == 0 and a.dtype.kind != "c":
+            same &= np.isnan(x) | (np.signbit(x) == np.signbit(y))
+        near = (absolute + relative > 0) & np.isfinite(x) & np.isfinite(y) & (distance_of <= absolute + relative * np.abs(x))
         agrees = bool((same | near).all())
     worst = float(distance_of.max(initial=0.0))
     return Difference(name, kind, worst, float(np.nan_to_num(scaled, nan=np.inf).max(initial=0.0)), agrees)

@@ -74,7 +74,7 @@ def _clip(ctx: Context, node: ir.Node, source: ir.Value | None, low: float, high
 def merge_clips(ctx: Context, node: ir.Node) -> Outcome:
     """Clip and Relu in a row become one.
 
-    Constant bounds, also disjoint ones; nothing else reads the value between.
+    Constant bounds, also disjoint ones that do not meet in 0; nothing else reads the value between.
     """
     inner = inner_node(node, "Clip", "Relu")
     if inner is None:
@@ -88,6 +88,8 @@ def merge_clips(ctx: Context, node: ir.Node) -> Outcome:
         return "something else reads the value between"
     # The second Clip moves both ends of what the first leaves; where they do not overlap, both to one end.
     low, high = (min(max(bound, second[0]), second[1]) for bound in first)
+    if low == high == 0:
+        return "both bounds would be 0, and a Clip between them keeps the sign of a zero that goes in"
     made = _clip(ctx, node, inner.inputs[0], low, high)
     return "no Clip has these bounds" if made is None else finish(ctx, node, made)
 

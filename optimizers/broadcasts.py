@@ -168,11 +168,12 @@ def remove_reduction(ctx: Context, node: ir.Node) -> Outcome:
 def drop_zero_state(ctx: Context, node: ir.Node) -> Outcome:
     """A recurrent layer that begins with zeros, made while the model runs, begins so by itself.
 
-    Every element of the initial state is known to be 0.
+    Every element of the initial state is known to be 0, and not -0.0.
     """
     inputs = list(node.inputs)
     for index in (5, 6):
-        if index < len(inputs) and inputs[index] is not None and uniform(ctx, inputs[index]) == 0:
+        number = uniform(ctx, inputs[index]) if index < len(inputs) else None
+        if number is not None and number == 0 and not np.signbit(number):
             inputs[index] = None
     if inputs == list(node.inputs):
         return "its initial state is not known to be zeros"

@@ -49,7 +49,7 @@ def absorb_pad(ctx: Context, node: ir.Node) -> Outcome:
     else:
         amounts = ctx.ints(inner.inputs[1])
         value = 0 if len(inner.inputs) < 3 or inner.inputs[2] is None else ctx.scalar(inner.inputs[2])
-    if rank is None or amounts is None or len(amounts) != 2 * rank or value != 0:
+    if rank is None or amounts is None or len(amounts) != 2 * rank or value is None or value != 0 or np.signbit(value):
         return "the Pad's amounts are not known, or its value is not 0"
     if any(amounts[axis] for axis in (0, 1, rank, rank + 1)) or min(amounts) < 0:
         return "it pads the batch or the channels, or cuts"

@@ -17,18 +17,20 @@ __all__: list[str] = []
 def cast_condition(ctx: Context, node: ir.Node) -> Outcome:
     """Where between the constants 1 and 0, or 0 and 1, is a Cast of the condition (or of its negation).
 
-    A Where costs twenty times as much. Both are single numbers, and the condition has the shape of the result; for bool
-    there is nothing left to do at all.
+    A Where costs twenty times as much. Both are single numbers, the 0 has no sign, and the condition has the shape of
+    the result; for bool there is nothing left to do at all.
     """
     condition = node.inputs[0]
     yes, no = ctx.scalar(node.inputs[1]), ctx.scalar(node.inputs[2])
     dtype = ctx.dtype(node.outputs[0])
     if (
-        (yes, no) not in ((1, 0), (0, 1))
+        yes is None
+        or no is None
+        or (yes, no) not in ((1, 0), (0, 1))
         or dtype is None
         or condition is None
-        or np.signbit(no or 0)
-        or np.signbit(yes or 0)
+        or np.signbit(no)
+        or np.signbit(yes)
     ):
         return "its branches are not the constants 1 and 0"
     if not same_shape(ctx.shape(condition), ctx.shape(node.outputs[0])):

@@ -227,7 +227,7 @@ def _disagreement(
             return f"the result does not run: {_first_line(error)}"
         for name in names:
             problem, size = difference(got[name], expected[name], tolerance, random=name in reference.random)
-            if problem is not None and _is_noise(original, reference, turn, name, got[name]):
+            if problem is not None and _is_noise(original, reference, turn, name, got[name], exact=tolerance == 0):
                 continue
             if problem is not None:
                 return f"output '{name}': {problem}"
@@ -235,10 +235,17 @@ def _disagreement(
     return None
 
 
-def _is_noise(original: ir.Model, reference: _Reference, turn: int, name: str, got: Any) -> bool:
-    """Whether the original, fed with inputs that differ in their last bit, moves as far as the result did."""
+def _is_noise(original: ir.Model, reference: _Reference, turn: int, name: str, got: Any, *, exact: bool) -> bool:
+    """Whether the original, fed with inputs that differ in their last bit, moves as far as the result did.
+
+    A NaN or an infinity elsewhere, or one of the other sign, is no noise; nor, where passes are ``exact``, the other
+    sign of a zero that the original does not move itself.
+    """
     expected = reference.outputs[turn][name]
-    if not _is_float(got) or not _is_float(expected) or got.shape != expected.shape:
+    if not _is_float(got) or not _is_float(expected) or got.shape != expected.shape or got.dtype != expected.dtype:
+        return False
+    infinite = np.isinf(expected)
+    if not np.array_equal(infinite, np.isinf(got)) or not np.array_equal(got[infinite], expected[infinite]):
         return False
     if reference.noise is None:
         session = open_session(_bytes(original))
@@ -251,7 +258,11 @@ def _is_noise(original: ir.Model, reference: _Reference, turn: int, name: str, g
             except Exception:  # noqa: BLE001 - then nothing is known of the noise
                 reference.noise.append({})
     moved = reference.noise[turn].get(name)
-    if moved is None or not np.array_equal(np.isfinite(got), np.isfinite(expected)):
+    if moved is None or moved.shape != expected.shape or not np.array_equal(np.isnan(got), np.isnan(expected)):
+        return False
+    turned = (got == 0) & (expected == 0) & (np.signbit(got) != np.signbit(expected))
+    still = (moved == 0) & (np.signbit(moved) == np.signbit(expected))
+    if exact and bool((turned & still).any()):
         return False
     finite = np.isfinite(expected) & np.isfinite(moved)
     allowed = 4 * np.abs(moved.astype(float) - expected.astype(float))[finite].max(initial=0)
