@@ -127,7 +127,12 @@ def _difference(name: str, expected: Any, got: Any, rtol: float | None, atol: fl
         scaled = np.where(same, 0.0, distance_of / np.maximum(np.abs(x), np.finfo(np.float64).tiny))
         if relative == absolute == 0 and a.dtype.kind != "c":
             same &= np.isnan(x) | (np.signbit(x) == np.signbit(y))
-        near = (absolute + relative > 0) & np.isfinite(x) & np.isfinite(y) & (distance_of <= absolute + relative * np.abs(x))
+        near = (
+            (absolute + relative > 0)
+            & np.isfinite(x)
+            & np.isfinite(y)
+            & (distance_of <= absolute + relative * np.abs(x))
+        )
         agrees = bool((same | near).all())
     worst = float(distance_of.max(initial=0.0))
     return Difference(name, kind, worst, float(np.nan_to_num(scaled, nan=np.inf).max(initial=0.0)), agrees)

@@ -77,8 +77,9 @@ class Explanation:
 class Report:
     """The account of one call of ``optimize``.
 
-    ``verified`` is True where the result was run beside the original and agreed, False where it was not run (``note``
-    says why). ``detailed`` asks for the estimates of operations and of memory, ``by_step`` for ``steps`` where they are
+    ``verified`` is True where the result was run beside the original and agreed, False where it was not run, or no
+    output could be compared (``note`` says why); ``not_compared`` names the outputs that random draws decide.
+    ``detailed`` asks for the estimates of operations and of memory, ``by_step`` for ``steps`` where they are
     cheap. ``dropped`` maps each pass that was taken back, because its result differed, to what was seen and where.
     ``steps`` holds the sizes of the model as one pass after another joins in.
     """
@@ -94,6 +95,7 @@ class Report:
     passes: dict[str, PassReport] = field(default_factory=dict)
     verified: bool = False
     note: str = ""
+    not_compared: list[str] = field(default_factory=list)
     largest_difference: float = 0.0
     dropped: dict[str, str] = field(default_factory=dict)
     explanations: list[Explanation] = field(default_factory=list)
@@ -114,6 +116,7 @@ class Report:
             "rounds": self.rounds,
             "verified": self.verified,
             "note": self.note,
+            "not_compared": self.not_compared,
             "largest_difference": self.largest_difference,
             "dropped": self.dropped,
             "passes": {
@@ -150,7 +153,10 @@ class Report:
         ):
             if before and after:
                 title += f"\n{before} → {after} {name}"
-        table = Table(title=title, caption="verified" if self.verified else "not verified")
+        caption = "verified" if self.verified else "not verified"
+        if self.verified and self.not_compared:
+            caption += f", but for {len(self.not_compared)} outputs"
+        table = Table(title=title, caption=caption)
         table.add_column("pass")
         peaks = self._peaks()
         for heading in ("rewrites", "nodes", "bytes", "FLOPs", *(("peak",) if peaks else ()), "seconds"):
@@ -167,7 +173,7 @@ class Report:
 
     def remarks(self) -> list[str]:
         """What there is to say beside the table: why nothing was verified, and what was taken back."""
-        said = [] if self.verified or not self.note else [f"not verified: {self.note}"]
+        said = [f"{'' if self.verified else 'not verified: '}{self.note}"] if self.note else []
         return said + [f"{name} was taken back: {why}" for name, why in self.dropped.items()]
 
     def _ends(self) -> tuple[Size, Size]:

@@ -14,17 +14,17 @@ from graphkit.errors import PassError
 from graphkit.modelfile.external import embedded
 from graphkit.optimizers.base import Outcome, Pass
 from graphkit.optimizers.context import Context
+from graphkit.optimizers.differences import difference
 from graphkit.optimizers.evaluate import open_session, run_in_time
 from graphkit.optimizers.facts import subgraphs_of
 from graphkit.optimizers.feeds_for import Feeds, candidates
 from graphkit.optimizers.report import PassReport, Report
+from graphkit.optimizers.stand_ins import without_chance
 
-__all__ = ["difference", "settle"]
+__all__ = ["settle"]
 
 Arrays = dict[str, Any]
 
-# What rounding alone may do in the last bits of each dtype, relative to the largest number of the output.
-_ROUNDING: Final = {"float64": 1e-12, "float32": 1e-6, "float16": 2e-3}
 # How much the tolerance of one pass may grow on its way through the rest of a model.
 _AMPLIFICATION: Final = 20.0
 # Seconds after which no second set of inputs is tried.
@@ -35,10 +35,17 @@ _MOST_REWRITES: Final = 65_536
 
 @dataclass(slots=True)
 class _Reference:
+    """What the original computes, as it is, and in ``certain`` once more with numbers for its random draws."""
+
     feeds: list[Feeds]
     outputs: list[Arrays]
     random: set[str]
     noise: list[Arrays] | None = None
+    certain: _Reference | None = None
+
+    def unseen(self) -> list[str]:
+        """The outputs that are compared in no way."""
+        return sorted(self.random if self.certain is None else self.random & self.certain.random)
 
 
 @np.errstate(all="ignore")
@@ -67,6 +74,12 @@ def settle(
         report.note = why_not
         return result
     chosen = list(chosen)
+    unseen = reference.unseen()
+    report.not_compared = unseen
+    if unseen:
+        report.note = f"not compared, since random draws that have no stand-in decide them: {', '.join(unseen)}"
+        if forced:
+            raise PassError(f"the result cannot be verified as a whole: {report.note}")
     active = _active(chosen, report)
     found = _disagreement(original, result, active, reference, report)
     while found is not None:
@@ -92,7 +105,7 @@ def settle(
         run_passes(result, chosen, report, training=training)
         active = _active(chosen, report)
         found = _disagreement(original, result, active, reference, report)
-    report.verified = True
+    report.verified = len(unseen) < len(reference.outputs[0]) or not unseen
     return result
 
 
@@ -174,7 +187,22 @@ def _reference(original: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]] | 
     if not sets:
         given = "the inputs that were given" if inputs is not None else "any inputs that were made up"
         return None, f"the original itself does not run on {given}: {why}"
-    return _Reference(sets, outputs, _random_outputs(original, ctx)), ""
+    reference = _Reference(sets, outputs, _random_outputs(original, ctx))
+    reference.certain = _certain(original, reference, names) if reference.random else None
+    return reference, ""
+
+
+def _certain(original: ir.Model, reference: _Reference, names: list[str]) -> _Reference | None:
+    model = without_chance(original)
+    if model is None:
+        return None
+    ctx = Context(model, training=False, slack=0)
+    try:
+        session = open_session(_bytes(model))
+        outputs = [dict(zip(names, run_in_time(session, names, feeds), strict=True)) for feeds in reference.feeds]
+    except Exception:  # noqa: BLE001 - a dtype without a kernel: then the draws are left as they are
+        return None
+    return _Reference(reference.feeds, outputs, _random_outputs(model, ctx))
 
 
 def _bytes(model: ir.Model) -> bytes:
@@ -194,9 +222,12 @@ def _random_outputs(model: ir.Model, ctx: Context) -> set[str]:
     def visit(graph: ir.Graph) -> bool:
         any_random = False
         for node in graph:
-            random = node.domain in ("", "com.microsoft") and not ctx.pure(node)
+            bodies = subgraphs_of(node)
+            # Operators of other domains are taken to compute the same each time: if they do not, a comparison says so.
+            random = not bodies and node.domain in ("", "com.microsoft") and not ctx.pure(node)
             random |= any(value in tainted for value in node.inputs if value is not None)
-            for body in subgraphs_of(node):
+            called = model.functions.get(node.op_identifier())
+            for body in (*bodies, *(() if called is None else (called.graph,))):
                 random |= visit(body)
             if random:
                 any_random = True
@@ -216,6 +247,17 @@ def _disagreement(
     if [value.name for value in original.graph.inputs] != [value.name for value in result.graph.inputs]:
         return "its inputs changed"
     tolerance = max((made.tolerance for made in active), default=0.0) * _AMPLIFICATION
+    problem = _run_beside(original, result, tolerance, reference, report)
+    if problem is not None or reference.certain is None:
+        return problem
+    first, second = (without_chance(model) or model for model in (original, result))
+    return _run_beside(first, second, tolerance, reference.certain, report)
+
+
+def _run_beside(
+    original: ir.Model, result: ir.Model, tolerance: float, reference: _Reference, report: Report
+) -> str | None:
+    names = [value.name or "" for value in original.graph.outputs]
     try:
         session = open_session(_bytes(result))
     except Exception as error:  # noqa: BLE001 - whatever the runtime says, the result is no good
@@ -271,58 +313,3 @@ def _is_noise(original: ir.Model, reference: _Reference, turn: int, name: str, g
 
 def _is_float(array: Any) -> bool:
     return isinstance(array, np.ndarray) and array.dtype.kind == "f"
-
-
-def difference(got: Any, expected: Any, tolerance: float, *, random: bool = False) -> tuple[str | None, float]:
-    """How two outputs differ, or None, and by how much relative to the larger numbers of what was expected.
-
-    A ``tolerance`` of 0 allows what rounding does when the runtime sums in another order, but no change of a signed
-    zero, an infinity or a NaN; integers, booleans and text must be equal.
-    """
-    if not isinstance(expected, np.ndarray) or not isinstance(got, np.ndarray):
-        if type(got) is not type(expected):
-            return f"it is a {type(got).__name__} instead of a {type(expected).__name__}", 0.0
-        if isinstance(expected, list):
-            if len(got) != len(expected):
-                return f"it holds {len(got)} items instead of {len(expected)}", 0.0
-            parts = [difference(a, b, tolerance, random=random) for a, b in zip(got, expected, strict=True)]
-            return next((part for part in parts if part[0] is not None), (None, 0.0))
-        return (None, 0.0) if got == expected else ("it differs", 0.0)
-    if got.dtype != expected.dtype:
-        return f"its dtype is {got.dtype} instead of {expected.dtype}", 0.0
-    if random and len(got.shape) == len(expected.shape):
-        return None, 0.0
-    if got.shape != expected.shape:
-        return f"its shape is {got.shape} instead of {expected.shape}", 0.0
-    if got.size == 0:
-        return None, 0.0
-    if got.dtype.kind != "f":
-        wrong = int((got != expected).sum())
-        return (f"{wrong:,} of {got.size:,} elements differ", 1.0) if wrong else (None, 0.0)
-    return _float_difference(got, expected, tolerance)
-
-
-def _float_difference(
-    got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], tolerance: float
-) -> tuple[str | None, float]:
-    if not np.array_equal(np.isnan(got), np.isnan(expected)):
-        return "it is NaN at other places", np.inf
-    infinite = np.isinf(expected)
-    if not np.array_equal(infinite, np.isinf(got)) or not np.array_equal(got[infinite], expected[infinite]):
-        return "it is infinite at other places", np.inf
-    finite = np.isfinite(expected)
-    a, b = got[finite].astype(np.float64), expected[finite].astype(np.float64)
-    if not a.size:
-        return None, 0.0
-    if tolerance == 0 and bool((np.signbit(a) != np.signbit(b))[(a == 0) & (b == 0)].any()):
-        return "the sign of a zero changed", 0.0
-    scale = float(np.abs(b).max())
-    if scale == 0:
-        scale = 1.0
-    worst = float(np.abs(a - b).max()) / scale
-    rounding = _ROUNDING.get(str(expected.dtype), 1e-6)
-    # Half precision rounds a thousand times more coarsely than the tolerances, which are stated for float32.
-    allowed = rounding if tolerance == 0 else max(tolerance, 8 * rounding)
-    if worst > allowed:
-        return f"it differs by {worst:.2g} of its largest number, {allowed:.2g} is allowed", worst
-    return None, worst

@@ -16,7 +16,7 @@ import onnx.parser
 import pytest
 
 from graphkit.optimizers import optimize, passes
-from graphkit.optimizers.verify import difference
+from graphkit.optimizers.differences import difference
 from tests.optimizers.conftest import random_feeds
 from tests.optimizers.drawn.drawing import SIZES, feeds_of
 from tests.optimizers.drawn.layer_moves import draw
