@@ -67,10 +67,14 @@ def count(r: Record) -> int | Tensor:
     return apply1("Div", apply1("Size", x), results)
 
 
-def _axes_input(axes: Axes) -> list[Tensor]:
+def _total(r: Record, x: Tensor, axes: Axes) -> Tensor:
+    """The sum over the axes that r reduces, kept as extent 1."""
     if axes is None:
-        return []
-    return [axes if isinstance(axes, Tensor) else constant_ints(axes)]
+        return apply1("ReduceSum", x, keepdims=1)
+    if isinstance(axes, list):
+        return apply1("ReduceSum", x, constant_ints(axes), keepdims=1)
+    noop = int(bool(r.attribute("noop_with_empty_axes", 0)))  # the run may find no axes
+    return apply1("ReduceSum", x, axes, keepdims=1, noop_with_empty_axes=noop)
 
 
 @gradient("ReduceSum")
@@ -92,7 +96,7 @@ def reduce_extreme(r: Record, g: Tensor) -> Tensor:
     if not reduces:
         return g
     mask = as_mask(compare("Equal", x, kept_output(r)), g)
-    ties = apply1("ReduceSum", mask, *_axes_input(axes), keepdims=1)
+    ties = _total(r, mask, axes)
     share = apply1("Div", spread(r, g), apply1("Max", ties, number(1, g)))  # a NaN equals nothing: no ties
     return selected(r, share, mask)
 
@@ -130,7 +134,7 @@ def reduce_log_sum(r: Record, g: Tensor) -> Tensor:
     x = r.inputs[0]
     assert x is not None
     _, axes, reduces = reduced(r)
-    total = apply1("ReduceSum", x, *_axes_input(axes), keepdims=1) if reduces else x
+    total = _total(r, x, axes) if reduces else x
     return expand_to(apply1("Div", spread(r, g), total), x)
 
 

@@ -32,6 +32,10 @@ def scatter_elements(r: Record, g: Tensor) -> Entries:
     assert x is not None and indices is not None and updates is not None
     axis = int(r.attribute("axis", 0))
     reduction = str(r.attribute("reduction", "none"))
+    if reduction in ("none", "mul"):
+        axis %= rank_of(r, indices) or 1
+    if reduction == "mul":
+        rank_of(r, updates)
     (y,) = r.outputs
     return _by_element(r, x, indices, updates, y, g, axis, reduction)
 
@@ -125,6 +129,7 @@ def scatter_nd(r: Record, g: Tensor) -> Entries:
 
 def _of_last_row(r: Record, x: Tensor, indices: Tensor, updates: Tensor, g: Tensor) -> Tensor:
     """The same for whole rows."""
+    rank_of(r, indices)
     assert indices.dims is not None
     if all(d == 1 for d in indices.dims[:-1]) or _distinct_rows(indices):
         return g

@@ -147,3 +147,10 @@ def test_types_and_numbers(name, dtype, symbolic):
         assert mine.dtype == ("float16" if dtype == "float16" else "float32")
         scale = max(0.02, np.abs(wide.numpy()).max())
         np.testing.assert_allclose(mine.astype("f"), wide.numpy(), rtol=1.6e-2, atol=8e-3 * scale, err_msg=f"input {n}")
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_the_slope_of_gelu_far_from_the_origin(approximate):
+    x = gk.tensor(np.array([-60000, -300, -41, 41, 300, 60000], "float16"))
+    got = gk.grad(lambda x: gk.op.Gelu(x, approximate=approximate).sum())(x).numpy()
+    np.testing.assert_array_equal(got, np.array([0, 0, 0, 1, 1, 1], "float16"))

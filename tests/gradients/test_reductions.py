@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import graphkit as gk
@@ -119,3 +120,19 @@ def test_as_pytorch(name, theirs):
     getattr(torch, theirs)(t, dim=1).sum().backward()
     ours = gk.grad(lambda v: getattr(op, name)(v, np.array([1])).sum())(gk.tensor(x)).numpy()
     np.testing.assert_allclose(ours, t.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+# axes that only the run knows, and finds none of
+@pytest.mark.parametrize("noop", [0, 1])
+@pytest.mark.parametrize("count", ["0", "K"])
+@pytest.mark.parametrize("name", NAMES)
+def test_axes_that_come_empty(name, count, noop):
+    text = f"""<ir_version: 9, opset_import: ["": 20]>
+    g (float[2,3,4] x, int64[{count}] axes, float[P,M,N] c) => (float loss) {{
+      y = {name}<noop_with_empty_axes={noop}>(x, axes) z = Mul(y, c) loss = ReduceSum<keepdims=0>(z) }}"""
+    x, c = _input(name).astype("f4"), np.arange(24, dtype="f4").reshape(2, 3, 4)
+    feeds = {"x": x, "axes": np.zeros(0, np.int64), "c": c}
+    found = gk.run(gk.optimizers.add_gradients(onnx.parser.parse_model(text), "loss", ["x"]), feeds)["x_grad"]
+    given = [] if not noop else [np.zeros(0, np.int64)]
+    f = lambda t: (getattr(op, name)(t, *given, noop_with_empty_axes=noop) * gk.tensor(c)).sum()
+    np.testing.assert_allclose(found, gk.grad(f)(gk.tensor(x)).numpy(), rtol=1e-4, atol=1e-4)

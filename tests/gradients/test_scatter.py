@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import graphkit as gk
+from graphkit.errors import GradientError
 from graphkit.testing import check_gradients
 
 op = gk.op
@@ -115,3 +117,37 @@ def test_half_precision(name, reduction):
     if reduction == "none":
         x, u = gk.tensor(X).astype("float16"), gk.tensor(np.ones((2, 3))).astype("float16")
         assert {gk.dtypes.name(t.dtype) for t in gk.grad(f, (0, 1))(x, u)} == {"float16"}
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(
+    ("axis", "shape", "given"),
+    [
+        (-1, (3, 4), (3, 5)),
+        (-1, (3, 4), (3, 2)),
+        (-1, (4,), (3,)),
+        (-2, (2, 3, 4), (2, 3, 2)),
+        (-3, (2, 2, 2), (3, 2, 2)),
+    ],
+)
+def test_axes_counted_from_the_end(reduction, axis, shape, given):
+    x, u = rng.normal(size=shape), rng.normal(size=given)
+    indices = rng.integers(-shape[axis], shape[axis], given)
+    check_gradients(lambda x, u: op.ScatterElements(x, indices, u, axis=axis, reduction=reduction), [x, u],
+                    symbolic=False)  # fmt: skip
+
+
+@pytest.mark.parametrize("reduction", ["none", "mul"])
+@pytest.mark.parametrize(("indices", "named"), [("int64[]", "'i'"), ("int64[2,3]", "'u'")])
+def test_of_unknown_rank(reduction, indices, named):
+    text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[2,3] x, {indices} i, float[] u) => (float loss)
+    {{ y = ScatterElements<axis=1, reduction="{reduction}">(x, i, u) loss = ReduceSumSquare<keepdims=0>(y) }}"""
+    model = onnx.parser.parse_model(text)
+    for value in list(model.graph.input)[1:]:
+        if not value.type.tensor_type.shape.dim:
+            value.type.tensor_type.ClearField("shape")
+    if reduction == "none" and named == "'u'":
+        gk.optimizers.add_gradients(model, "loss", ["x", "u"])
+        return
+    with pytest.raises(GradientError, match=f"ScatterElements node 'y' needs the rank of {named}"):
+        gk.optimizers.add_gradients(model, "loss", ["x", "u"])
