@@ -293,12 +293,13 @@ def _mask_array(ctx: Context, value: ir.Value | None, depth: int = 8) -> Array |
     return None
 
 
-@rule("add_mask", "Where", tolerance=1e-6, training=False, targets=_CPU)
+@rule("add_mask", "Where", tolerance=1e-6, training=False, targets=())
 def add_mask(ctx: Context, node: ir.Node) -> Outcome:
     """Where that fills hidden scores before a softmax becomes a sum with a mask, which is made once, and small.
 
     The fill is minus infinity or far below all scores, so that it takes in whatever finite score it is added to; the
-    condition is smaller than the scores, and the softmax alone reads them. float32.
+    condition is smaller than the scores, and the softmax alone reads them. float32. In no preset: a hidden score that
+    is NaN or infinite, as rows of a cache that nothing was written to may give, makes its whole row NaN in the sum.
     """
     if ctx.dtype(node.outputs[0]) != _FLOAT or not ctx.only_use(node.outputs[0]):
         return "it is not float32, or not read once"

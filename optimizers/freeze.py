@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import operator
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -15,6 +16,18 @@ from graphkit.modelfile import ModelLike, give_back, read_model
 
 __all__ = ["freeze"]
 
+# What a dimension of a file can be.
+_LARGEST: Final = 2**63 - 1
+# Nothing longer is read as an expression.
+_LONGEST: Final = 200
+_ARITHMETIC: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
 
 def freeze(
     model: ModelLike, dims: Mapping[str, Any] | None = None, values: Mapping[str, Any] | None = None
@@ -24,10 +37,13 @@ def freeze(
     ``dims`` names dimensions that inputs have (``x.0`` is the first one of input x, named or not); they are fixed
     wherever the name stands, in bodies too, and the runtime then refuses inputs of other sizes. ``values`` gives inputs
     a value for good: they are inputs no more, and what their shape says of named dimensions holds everywhere.
+    Dimensions that are sums, differences, products or floor quotients of names (``2*N``, ``N + 1``), as exporters write
+    them, are worked out where all their names are fixed. Values are converted to the input's dtype where it holds them.
     ``optimize`` afterwards works out what follows. The kind given comes back; ``model`` is not changed.
 
-    Raises ``PassError`` for a name that no input has, a size that is not a whole number of at least 1, a value of
-    another dtype or shape, and for sizes that contradict one another.
+    Raises ``PassError`` for a name that no input has, a size that is not a whole number of at least 1, a value that the
+    input's dtype does not hold (text, fractions or too large numbers for integers, numbers that would be infinite) or
+    of another shape, and for sizes that contradict one another.
 
     >>> import onnx.parser
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[batch,3] x) => (float[batch,3] y) {y = Abs(x)}'
@@ -76,6 +92,8 @@ class _Sizes:
             number = 0
         if isinstance(size, bool) or number < 1:
             raise PassError(f"the dimension '{name}' needs a whole number of at least 1, not {size!r}")
+        if number > _LARGEST:
+            raise PassError(f"the dimension '{name}' is larger than any that ONNX can say: {size!r}")
         if name in self.known and "." not in name:
             self._fix_name(name, number, f"{name}={number}")
             return
@@ -144,11 +162,7 @@ def _set(model: ir.Model, name: str, given: Any, sizes: _Sizes) -> None:
         raise PassError(f"the model has no input '{name}'.{did_you_mean(name, sizes.inputs)} It has {known}")
     if not isinstance(value.type, ir.TensorType) or value.dtype is None:
         raise PassError(f"the input '{name}' is no tensor, so it cannot be set")
-    wanted = object if value.dtype == ir.DataType.STRING else value.dtype.numpy()
-    array = np.asarray(given)
-    made = array.astype(wanted)
-    if array.dtype.kind in "fc" and value.dtype.is_integer() and not np.array_equal(made, array):
-        raise PassError(f"the input '{name}' is {value.dtype.name.lower()}, which {given!r} is not")
+    made = _converted(name, value.dtype, given)
     if value.shape is not None:
         if len(value.shape) != made.ndim:
             raise PassError(f"the input '{name}' has {len(value.shape)} dimensions, and the value has {made.ndim}")
@@ -167,9 +181,71 @@ def _set(model: ir.Model, name: str, given: Any, sizes: _Sizes) -> None:
     model.ir_version = max(model.ir_version, 4)  # before that, every initializer is an input too
 
 
+def _converted(name: str, dtype: ir.DataType, given: Any) -> np.ndarray[Any, Any]:
+    """A value in the dtype of its input; no number that it does not hold becomes another one."""
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise PassError(f"the value of '{name}' is not a rectangular list: its rows have different lengths") from error
+    if dtype == ir.DataType.STRING:
+        return array.astype(object)
+    kind = dtype.name.lower()
+    with np.errstate(all="ignore"):
+        try:
+            made = array.astype(dtype.numpy())
+            held = array.dtype.kind not in "US" and _holds(dtype, made, array)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise PassError(f"the input '{name}' is {kind}, which does not hold {given!r}") from error
+    if not held:
+        raise PassError(f"the input '{name}' is {kind}, which does not hold {given!r}")
+    return made
+
+
+def _holds(dtype: ir.DataType, made: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
+    if dtype == ir.DataType.BOOL:
+        return bool(((array == 0) | (array == 1)).all())
+    if dtype.is_integer():
+        # As Python's own integers: numpy compares int64 with uint64 as float64, which rounds.
+        pairs = zip(made.reshape(-1).tolist(), array.reshape(-1).tolist(), strict=True)
+        return all(int(one) == other for one, other in pairs)
+    if not dtype.is_floating_point():
+        return True
+    finite = np.isfinite(array.astype(np.float64))
+    return bool(np.isfinite(made.astype(np.float64))[finite].all())
+
+
+def _worked_out(text: str, sizes: Mapping[str | None, int]) -> int | None:
+    """The size that an expression of names says, where all of them are fixed; None where it is none."""
+    if len(text) > _LONGEST:
+        return None
+    try:
+        number = _evaluated(ast.parse(text.strip(), mode="eval").body, sizes)
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError):
+        return None
+    return number if 0 <= number <= _LARGEST else None
+
+
+def _evaluated(node: ast.expr, sizes: Mapping[str | None, int]) -> int:
+    match node:
+        case ast.Constant(value=int() as number) if not isinstance(number, bool):
+            return number
+        case ast.Name(id=name):
+            return sizes[name]
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_evaluated(inner, sizes)
+        case ast.BinOp(left=left, op=kind, right=right) if type(kind) in _ARITHMETIC:
+            return _ARITHMETIC[type(kind)](_evaluated(left, sizes), _evaluated(right, sizes))
+    raise ValueError("it is no expression of names and whole numbers")
+
+
 def _fix(value: ir.Value, sizes: Mapping[str | None, int]) -> None:
     assert value.shape is not None
-    fixed = [sizes[dim.value] if not isinstance(dim, int) and dim.value in sizes else dim for dim in value.shape]
+    fixed: list[int | ir.SymbolicDim] = []
+    for dim in value.shape:
+        size = None
+        if not isinstance(dim, int) and dim.value is not None:
+            size = sizes[dim.value] if dim.value in sizes else _worked_out(dim.value, sizes)
+        fixed.append(dim if size is None else size)
     if fixed != list(value.shape):
         denotations = [value.shape.get_denotation(axis) for axis in range(len(value.shape))]
         value.shape = ir.Shape(fixed, denotations=denotations)

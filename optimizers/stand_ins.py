@@ -61,7 +61,7 @@ class _Writer:
     def __init__(self, ctx: Context, node: ir.Node) -> None:
         self.ctx, self.node = ctx, node
 
-    def add(self, operator: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+    def put(self, operator: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
         made = ir.Node("", operator, list(inputs), ir.convenience.convert_attributes(attributes))
         assert self.node.graph is not None
         self.node.graph.insert_before(self.node, made)
@@ -69,19 +69,19 @@ class _Writer:
         return made.outputs[0]
 
     def constant(self, content: Any, dtype: Any = np.float32) -> ir.Value:
-        return self.add("Constant", value=ir.Tensor(np.asarray(content, dtype)))
+        return self.put("Constant", value=ir.Tensor(np.asarray(content, dtype)))
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        return self.add("Cast", value, to=int(dtype))
+        return self.put("Cast", value, to=int(dtype))
 
     def spread(self, like: ir.Value) -> ir.Value:
         """Numbers between 0 and 1 in the shape of a value, float32."""
-        size = self.add("Size", like)
+        size = self.put("Size", like)
         zero, one = self.constant(0, np.int64), self.constant(1, np.int64)
-        place = self.add("Mul", self.add("Range", zero, size, one), self.constant(_STRIDE, np.int64))
-        turn = self.cast(self.add("Mod", place, self.constant(_CYCLE, np.int64)), _FLOAT)
-        row = self.add("Div", self.add("Add", turn, self.constant(0.5)), self.constant(_CYCLE))
-        return self.add("Reshape", row, self.add("Shape", like))
+        place = self.put("Mul", self.put("Range", zero, size, one), self.constant(_STRIDE, np.int64))
+        turn = self.cast(self.put("Mod", place, self.constant(_CYCLE, np.int64)), _FLOAT)
+        row = self.put("Div", self.put("Add", turn, self.constant(0.5)), self.constant(_CYCLE))
+        return self.put("Reshape", row, self.put("Shape", like))
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         """The dtype that ``dtype=`` or else a value says."""
@@ -96,12 +96,12 @@ def _dropout(write: _Writer, node: ir.Node) -> list[ir.Value] | None:
         return None
     given = node.inputs[1] if len(node.inputs) > 1 else None
     ratio = write.constant(0.5) if given is None else write.cast(given, _FLOAT)
-    kept = write.add("Greater", write.spread(source), ratio)
-    share = write.cast(write.add("Sub", write.constant(1), ratio), dtype)
+    kept = write.put("Greater", write.spread(source), ratio)
+    share = write.cast(write.put("Sub", write.constant(1), ratio), dtype)
     nothing = write.cast(write.constant(0), dtype)
-    dropped = write.add("Where", kept, write.add("Div", source, share), nothing)
+    dropped = write.put("Where", kept, write.put("Div", source, share), nothing)
     trains = node.inputs[2]
-    return [write.add("Where", trains, dropped, source), write.add("Or", kept, write.add("Not", trains))]
+    return [write.put("Where", trains, dropped, source), write.put("Or", kept, write.put("Not", trains))]
 
 
 def _distribution(write: _Writer, node: ir.Node, numbers: ir.Value, dtype: ir.DataType) -> list[ir.Value]:
@@ -112,7 +112,7 @@ def _distribution(write: _Writer, node: ir.Node, numbers: ir.Value, dtype: ir.Da
     else:
         scale = 4 * node.attributes.get_float("scale", 1.0)  # two standard deviations to either side
         offset = node.attributes.get_float("mean", 0.0) - scale / 2
-    moved = write.add("Add", write.add("Mul", numbers, write.constant(scale)), write.constant(offset))
+    moved = write.put("Add", write.put("Mul", numbers, write.constant(scale)), write.constant(offset))
     return [write.cast(moved, dtype)]
 
 
@@ -122,7 +122,7 @@ def _random_like(write: _Writer, node: ir.Node) -> list[ir.Value] | None:
 
 
 def _random(write: _Writer, node: ir.Node) -> list[ir.Value] | None:
-    zeros = write.add("ConstantOfShape", write.constant(list(node.attributes.get_ints("shape", ())), np.int64))
+    zeros = write.put("ConstantOfShape", write.constant(list(node.attributes.get_ints("shape", ())), np.int64))
     return _distribution(write, node, write.spread(zeros), write.dtype(None) or _FLOAT)
 
 
@@ -130,7 +130,7 @@ def _bernoulli(write: _Writer, node: ir.Node) -> list[ir.Value] | None:
     source, dtype = node.inputs[0], write.dtype(node.inputs[0])
     if source is None or dtype is None:
         return None
-    return [write.cast(write.add("Greater", write.cast(source, _FLOAT), write.spread(source)), dtype)]
+    return [write.cast(write.put("Greater", write.cast(source, _FLOAT), write.spread(source)), dtype)]
 
 
 _MAKERS: Final = {

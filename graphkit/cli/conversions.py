@@ -43,7 +43,7 @@ class Conversions:
         from graphkit.optimizers import freeze
 
         loaded = read_model(model)
-        values = options.read_feeds(model_inputs(loaded), self.values, None, cast=True)
+        values = options.read_feeds(model_inputs(loaded), self.values, None, cast=False)  # freeze converts, and checks
         frozen = freeze(loaded, self.dims, values)
         return read_model(frozen)
 

@@ -165,11 +165,22 @@ def test_a_fill_becomes_a_sum(prove, low, order):
     given = np.random.default_rng(0).standard_normal((2, 4, 3, 3)).astype(np.float32) * 50
     text = MASKS.format(m="3,3", f=low, w=order)
     feeds = [{"x": given, "m": np.array(rows, bool)} for rows in (TRI, [[0, 0, 0], *TRI[1:]], [[1, 1, 1], *TRI[:2]])]
-    prove(text, *feeds, tolerance=1e-6, expected={"Where": 1, "Add": 1, "Softmax": 1}, grow=120)
+    expected = {"Where": 1, "Add": 1, "Softmax": 1}
+    prove(text, *feeds, tolerance=1e-6, expected=expected, grow=120, passes=["add_mask", "prune"])
+
+
+@pytest.mark.parametrize("hidden", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("preset", ["inference", "training", "web", "cuda"])
+def test_hidden_scores_that_are_no_numbers_stay_hidden(prove, hidden, preset):
+    given = np.ones((2, 4, 3, 3), np.float32)
+    given[..., ~np.array(TRI, bool)] = hidden
+    text = MASKS.format(m="3,3", f=str(LOW), w="m, x, f")
+    prove(text, {"x": given, "m": np.array(TRI, bool)}, preset=preset, expected={"Where": 1, "Softmax": 1})
 
 
 @pytest.mark.parametrize(
     ("shape", "low"), [("N,4,3,3", "-inf"), ("3,3", "-1000000000.0")], ids=["as large", "not enough"]
 )
 def test_a_fill_that_stays(prove, shape, low):
-    prove(MASKS.format(m=shape, f=low, w="m, x, f"), tolerance=1e-6, expected={"Where": 1, "Softmax": 1})
+    text, passes = MASKS.format(m=shape, f=low, w="m, x, f"), ["add_mask"]
+    prove(text, tolerance=1e-6, expected={"Where": 1, "Softmax": 1}, passes=passes)

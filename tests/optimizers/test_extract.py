@@ -161,7 +161,47 @@ def test_freeze_reaches_into_bodies():
     assert "batch" not in text and text.count("float[4,3]") == 5
 
 
+EXPRESSIONS = {
+    "2*N": 6, "N + 1": 4, "N*N - 2": 7, "(N + 3)//2": 3, "N % 2": 1, "-1 + N": 2, "2*M": "2*M", "N*M": "N*M",
+    "f(N)": "f(N)", "N.real": "N.real", "N +": "N +", "N/2": "N/2", "N**2": "N**2", "N - 9": "N - 9", "N//0": "N//0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", EXPRESSIONS)
+def test_freeze_works_out_expressions(text):
+    model = parse("g (float[N] x, float[D] z) => (float[N] y, float[D] w) {y = Abs(x) w = Abs(z)}")
+    for value in (model.graph.input[1], model.graph.output[1]):
+        value.type.tensor_type.shape.dim[0].dim_param = text
+    frozen = freeze(model, {"N": 3})
+    assert shape(frozen.graph.input[1]) == shape(frozen.graph.output[1]) == [EXPRESSIONS[text]]
+
+
+HELD = {
+    "int8": ([127, -128], [300, -129, 2.5, float("nan"), float("inf"), "a"]),
+    "uint8": ([0, 255, 7.0], [-1, 256]),
+    "int64": ([2**63 - 1], [2**63, 2**70, 1e30]),
+    "uint64": ([2**64 - 1], [-1, 2**64]),
+    "bool": ([True, False, 1, 0], [2, 0.5, "true"]),
+    "float16": ([65504, float("inf"), float("nan"), 0.1], [1e9, -1e6, 2**70]),
+    "float": ([3e38, 1, True, np.float64(0.1)], [1e39, "x", [1, [2]]]),
+    "bfloat16": ([1e38], [1e39]),
+}
+VALUES = [(kind, value, at == 0) for kind, both in HELD.items() for at, values in enumerate(both) for value in values]
+
+
+@pytest.mark.parametrize(("kind", "value", "held"), VALUES)
+def test_values_that_a_dtype_holds(kind, value, held):
+    model = parse(f"g ({kind} s) => ({kind} y) {{y = Identity(s)}}")
+    if held:
+        got = onnx.numpy_helper.to_array(freeze(model, values={"s": value}).graph.initializer[0])
+        np.testing.assert_array_equal(got, np.asarray(value).astype(got.dtype))
+    else:
+        with pytest.raises(PassError, match=r"'s' is \w+, which does not hold|'s' is not a rectangular list"):
+            freeze(model, values={"s": value})
+
+
 CONTRADICTED = {
+    "too large": ({"batch": 2**70}, {}, "larger than any that ONNX can say"),
     "unknown": ({"bacth": 1}, {}, "no input has a dimension 'bacth'. Did you mean 'batch'?"),
     "zero": ({"batch": 0}, {}, "whole number of at least 1, not 0"),
     "a fraction": ({"batch": 1.5}, {}, "whole number of at least 1, not 1.5"),
