@@ -203,8 +203,8 @@ def _fit(cotangent: Tensor, t: Tensor) -> Tensor:
     if cotangent.dtype != t.dtype and dtypes.is_float(t.dtype):
         cotangent = cotangent.astype(t.dtype)
     fitted = sum_to(cotangent, t)
-    if fitted.graph is not None and fitted is not t:
-        fitted.graph.declare(fitted, t.dims)
+    if fitted.graph is not None and fitted is not t and fitted.graph is current():
+        fitted.graph.declare(fitted, t.dims)  # not outside: what holds in a branch need not hold around it
     return fitted
 
 

@@ -175,7 +175,8 @@ class Graph:
         type_ = self.type_of(value)
         if type_.dims is None or any(dims.is_anonymous(d) for d in type_.dims):
             type_.dims = known
-            value.shape = _ir_shape(known)
+            if value.graph is self.graph:  # what is known of an outer value in here need not hold where it is made
+                value.shape = _ir_shape(known)
 
     def array_of(self, t: Tensor) -> Any:
         """The values of a tensor that every run gives the same, else None."""

@@ -15,7 +15,7 @@ from graphkit.core import Record, Tensor
 from graphkit.dims import Dims, is_static, same, same_dims
 from graphkit.eager import EAGER
 from graphkit.errors import GradientError
-from graphkit.interpreter import apply1
+from graphkit.interpreter import apply1, current
 from graphkit.methods import constant_ints
 
 SMALL = 1024
@@ -129,7 +129,7 @@ def _sum_to_unknown(cotangent: Tensor, t: Tensor) -> Tensor:
 
 def shaped_like(x: Tensor, t: Tensor) -> Tensor:
     """``x`` itself, which has the shape of ``t`` by construction, as inference may not see."""
-    if x.graph is not None:
+    if x.graph is not None and x.graph is current():  # what holds in a branch need not hold around it
         x.graph.declare(x, t.dims)
     return x
 
@@ -190,7 +190,7 @@ def _reshape_target(have: Dims, want: Dims) -> list[int] | None:
 
 def shaped_as(x: Tensor, t: Tensor) -> Tensor:
     """``x``, which has the shape of ``t`` by construction, though its node's inference cannot see that."""
-    if x.graph is not None:
+    if x.graph is not None and x.graph is current():  # what holds in a branch need not hold around it
         x.graph.declare(x, t.dims)
     return x
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import helper
 
@@ -159,3 +160,26 @@ def test_what_only_the_run_knows(name):
     )
     feeds = {"x": RANDOM.standard_normal((3, 4)), **{n: np.array(v) for n, v in fed.items()}}
     check_model(text, feeds, ["x"])
+
+
+GUARDED = """<ir_version: 8, opset_import: ["": 17]> g (float[N,2,L] x, bool p) => (float loss) <float[1,2,3] w = {1,2,3,4,5,6}> {
+    loss = If<
+        then_branch = t () => (float a) {
+            c = Conv(x, w) s = Shape(c) one = Constant<value = int64[1] {1}>() d = Gather(s, one) q = Equal(d, one)
+            r = If<then_branch = u () => (float[M,K] y) { y = Squeeze(c, one) },
+                   else_branch = v () => (float[M,C,K] z) { z = Identity(c) }>(q)
+            m = Mul(r, r) a = ReduceSum<keepdims = 0>(m) },
+        else_branch = e () => (float b) { o = Mul(x, x) b = ReduceSum<keepdims = 0>(o) }>(p) }"""
+
+
+def test_dims_of_a_branch_are_not_those_around_it():
+    """A Squeeze that an If guards: the cotangent has one rank in the branch that was taken, another in the other."""
+    model = add_gradients(onnx.parser.parse_model(GUARDED), "loss", ["x", "w"])
+    x, w = np.random.default_rng(0).standard_normal((2, 2, 5)).astype("f"), np.arange(1, 7, dtype="f").reshape(1, 2, 3)
+    windows = np.stack([x[:, :, k : k + 3] for k in range(3)], axis=3)  # [batch, channel, tap, place]
+    y = np.einsum("bctk,ct->bk", windows, w[0])
+    for graph in (model, gk.optimize(model, "training", verify=False)):
+        found = gk.run(graph, {"x": x, "p": np.array(True)}, optimizations=False)
+        np.testing.assert_allclose(found["w_grad"], 2 * np.einsum("bctk,bk->ct", windows, y)[None], rtol=1e-5)
+        found = gk.run(graph, {"x": x, "p": np.array(False)}, optimizations=False)
+        np.testing.assert_allclose(found["x_grad"], 2 * x, rtol=1e-6)
