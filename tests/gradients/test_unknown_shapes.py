@@ -162,7 +162,8 @@ def test_what_only_the_run_knows(name):
     check_model(text, feeds, ["x"])
 
 
-GUARDED = """<ir_version: 8, opset_import: ["": 17]> g (float[N,2,L] x, bool p) => (float loss) <float[1,2,3] w = {1,2,3,4,5,6}> {
+GUARDED = """<ir_version: 8, opset_import: ["": 17]>
+g (float[N,2,L] x, bool p) => (float loss) <float[1,2,3] w = {1,2,3,4,5,6}> {
     loss = If<
         then_branch = t () => (float a) {
             c = Conv(x, w) s = Shape(c) one = Constant<value = int64[1] {1}>() d = Gather(s, one) q = Equal(d, one)
