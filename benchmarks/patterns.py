@@ -195,15 +195,6 @@ def attention(mask: str) -> Pattern:
     return build(name, 0.96, feeds, f"{body} p = Softmax(w) y = MatMul(p, v)", constants, 23, 4)
 
 
-def masked_fill() -> Pattern:
-    """Scores filled in below a softmax, before opset 23."""
-    heads, length = 8, 128
-    lower = np.tri(length, dtype=bool)[None, None]
-    body = "s = MatMul(q, k) w = Where(m, s, f) p = Softmax(w) y = MatMul(p, v)"
-    feeds = {"q": normal(1, heads, length, 64), "k": normal(1, heads, 64, length), "v": normal(1, heads, length, 64)}
-    return build("masked fill", 0.95, feeds, body, {"m": lower, "f": np.finfo(np.float32).min}, 17, 4)
-
-
 def gemm_norm() -> Pattern:
     """A linear layer and its BatchNormalization."""
     body = "a = Gemm<transB=1>(x, w, b) y = BatchNormalization(a, s, t, m, v)"
@@ -246,7 +237,6 @@ PATTERNS: dict[str, Callable[[], Pattern]] = {
     "gemm_norm": gemm_norm,
     "clip": clip,
     "leaky": leaky,
-    "masked_fill": masked_fill,
 }
 
 
