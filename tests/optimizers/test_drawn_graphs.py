@@ -94,6 +94,7 @@ def test_drawn_graph(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("block", range(40))
 def test_many_drawn_graphs(block):
     for seed in range(100 + 50 * block, 150 + 50 * block):
