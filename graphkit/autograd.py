@@ -19,7 +19,7 @@ from graphkit.core import Key, Record, Tensor, as_tensor
 from graphkit.errors import GradientError
 from graphkit.gradients import reason_against, rule_for
 from graphkit.gradients.lists import Spots, is_tensor, together, whole
-from graphkit.gradients.shapes import ones_like, sum_to, zeros_like
+from graphkit.gradients.shapes import compare, ones_like, sum_to, zeros_like
 from graphkit.gradients.table import (
     MIXING,
     PULLBACK,
@@ -189,10 +189,15 @@ def _together(already: Tensor | None, cotangent: Tensor) -> Tensor:
 
 
 def _stay_zero(g: Tensor, cotangent: Tensor) -> Tensor:
-    """0 where the cotangent that came in is 0, even if the slope there is infinite or NaN."""
-    zero = Tensor(np.zeros((), cotangent.dtype), literal=True)
-    still = apply1("Equal", g, Tensor(np.zeros((), g.dtype), literal=True))
-    return apply1("Where", still, zero, cotangent)
+    """0 where the cotangent that came in is 0 and the slope infinite or NaN, so that their product is NaN.
+
+    Not wherever the cotangent is 0: where the slope is finite the product must stay linear in the cotangent, or its
+    derivative there, which is the slope, would be lost to the second order and to jvp.
+    """
+    unselected = compare("Equal", g, Tensor(np.zeros((), g.dtype), literal=True))
+    wide = cotangent.astype(dtypes.FLOAT32) if cotangent.dtype == dtypes.BFLOAT16 else cotangent
+    undefined = apply1("And", unselected, apply1("IsNaN", wide))
+    return apply1("Where", undefined, Tensor(np.zeros((), cotangent.dtype), literal=True), cotangent)
 
 
 def _fit(cotangent: Tensor, t: Tensor) -> Tensor:

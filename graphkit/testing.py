@@ -10,6 +10,7 @@ import numpy as np
 from graphkit import dtypes, transforms, tree
 from graphkit.autograd import no_grad
 from graphkit.core import Array, Tensor, as_tensor
+from graphkit.gradients.shapes import ones_like, zeros_like
 from graphkit.tracing import Spec, trace
 
 Function = Callable[..., Any]
@@ -36,7 +37,8 @@ def check_gradients(
     - in float32, eagerly, against float64;
     - in float32 as a traced graph, with static dims and with symbolic ones, run by ONNX Runtime with its own
       optimizations off, against the eager float32;
-    - with ``order=2``, the gradient of the gradient likewise.
+    - with ``order=2``, the gradient of the gradient likewise; and, in float64, jvp against central differences and
+      against the derivative of the pullback at a cotangent of 0.
 
     Args:
         f: takes Tensors, returns a Tensor or a tree of them.
@@ -64,6 +66,8 @@ def check_gradients(
         for n, got in zip(chosen, exact, strict=True):
             expected = differences(loss, wide, n, step)
             _agree(got, expected, (1e-5, 1e-6), f"input {n}: float64 gradient against central differences")
+    if order > 1:
+        _check_along(f, wide, chosen, step if numeric else None)
     if not float32:
         return
     narrow = [a.astype(np.float32) if a.dtype.kind == "f" else a for a in arrays]
@@ -119,6 +123,42 @@ def _wave(y: Tensor, seed: int) -> Tensor:
     weights = apply1("Cos", positions + float(seed)) * 0.5 + 1.0
     shape = constant_ints([]) if y.rank == 0 else apply1("Shape", y)
     return y * apply1("Reshape", weights, shape, allowzero=1).astype(y.dtype)
+
+
+def _check_along(f: Function, arrays: Sequence[Array], wrt: Sequence[int], step: float | None) -> None:
+    """jvp along one direction, against differences and as the derivative of the pullback at a cotangent of 0."""
+
+    def outputs(*moved: Tensor) -> list[Tensor]:
+        args = [as_tensor(a) for a in arrays]
+        for n, t in zip(wrt, moved, strict=True):
+            args[n] = t
+        return [y for y in tree.flatten(f(*args))[0] if isinstance(y, Tensor) and dtypes.is_float(y.dtype)]
+
+    base = [arrays[n] for n in wrt]
+    direction = [np.cos(np.arange(a.size) + n).reshape(a.shape) for n, a in enumerate(base)]
+    primals, tangents = [as_tensor(a) for a in base], [as_tensor(a) for a in direction]
+    values, along = transforms.jvp(outputs, primals, tangents)
+
+    def pulled(*cotangents: Tensor) -> Tensor:
+        found = transforms.vjp(outputs, *primals)[1](list(cotangents))
+        total: Tensor = (found[0] * tangents[0]).sum()
+        for g, v in zip(found[1:], tangents[1:], strict=True):
+            total = total + (g * v).sum()
+        return total
+
+    total, pull = transforms.vjp(pulled, *[zeros_like(y) for y in values])
+    for n, (got, expected) in enumerate(zip(pull(ones_like(total)), along, strict=True)):
+        what = f"output {n}: the pullback's derivative at a cotangent of 0 against the jvp"
+        _agree(got.numpy(), expected.numpy(), (1e-6, 1e-7), what)
+    if step is None:
+        return
+    with no_grad():
+        ends = [
+            outputs(*[as_tensor(a + sign * step * d) for a, d in zip(base, direction, strict=True)]) for sign in (1, -1)
+        ]
+    for n, (got, after, before) in enumerate(zip(along, *ends, strict=True)):
+        expected = (after.numpy() - before.numpy()) / (2 * step)
+        _agree(got.numpy(), expected, (1e-5, 1e-6), f"output {n}: float64 jvp against central differences")
 
 
 def _eager(loss: Function, arrays: Sequence[Array], wrt: Sequence[int]) -> list[Array]:

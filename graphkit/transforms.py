@@ -233,6 +233,9 @@ def _copy_leaves(value: Any) -> Any:
 def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """f(*primals), and its directional derivative along ``tangents``: the pullback of the pullback.
 
+    The pullback is linear, so its own pullback is the same at every cotangent. It is taken at ones: where a cotangent
+    is 0, an infinite slope counts as not selected.
+
     >>> import graphkit as gk
     >>> y, dy = gk.jvp(lambda x: x * x, [gk.tensor([1., 2.])], [gk.tensor([1., 10.])])
     >>> dy.tolist()
@@ -253,7 +256,7 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
             cotangents[n] = seed
         return [t for part in pull(tree.unflatten(structure, cotangents)) for t in tree.flatten(part)[0]]
 
-    outer = _Tape(pulled, [zeros[n] for n in places], range(len(places)), "jvp")
+    outer = _Tape(pulled, [ones_like(leaves[n]) for n in places], range(len(places)), "jvp")
     cotangents = [as_cotangent(t, o) for t, o in zip(given, outer.result, strict=True)]
     found = list(zeros)
     for n, tangent in zip(places, outer.pull(outer.result, cotangents, allow_unused=True), strict=True):

@@ -276,16 +276,19 @@ def hypot(a: Any, b: Any, /) -> Tensor:
 
 
 def atan2(y: Any, x: Any, /) -> Tensor:
-    """The angle of the point (x, y), between -pi and pi."""
+    """The angle of the point (x, y), between -pi and pi.
+
+    By the arc tangent of y / x or of x / y, whichever is at most 1, so that both axes are points like any other.
+    """
     up, right = _floats(y, x)
-    zero = right == 0
-    safe = apply1("Where", zero, as_tensor(np.ones((), right.dtype)), right)
-    angle = apply1("Atan", up / safe)
+    far = isinf(up) & isinf(right)  # on a diagonal
+    up, right = (apply1("Where", far, apply1("Sign", t), t) for t in (up, right))
+    steep = apply1("Greater", apply1("Abs", up), apply1("Abs", right))
+    short, long = apply1("Where", steep, right, up), apply1("Where", steep, up, right)
+    angle = apply1("Atan", short / apply1("Where", long == 0, as_tensor(np.ones((), up.dtype)), long))
     half_turn = copysign(as_tensor(np.full((), math.pi, up.dtype)), up)
-    turned = apply1("Where", signbit(right) & ~zero, angle + half_turn, angle)
-    upright = copysign(as_tensor(np.full((), math.pi / 2, up.dtype)), up)
-    on_axis = apply1("Where", signbit(right), half_turn, up)
-    return apply1("Where", zero, apply1("Where", up == 0, on_axis, upright), turned)
+    turned = apply1("Where", signbit(right), angle + half_turn, angle)
+    return apply1("Where", steep, half_turn * 0.5 - angle, turned)
 
 
 def _logical(method: str, a: Any, b: Any) -> Tensor:

@@ -137,6 +137,7 @@ POLICIES: Final = """
 | ReduceLogSumExp of a row that is -inf throughout | 0 |
 | Softmax, LogSoftmax of such a row | NaN, as the result is |
 | an element that Where, Slice, Gather, Max or the like did not select | exactly 0, even if the slope there is infinite or NaN |
+| the second derivative where the cotangent is 0, as at an exact fit | that of any other point; behind a selecting operator 0 where the slope is infinite or NaN |
 | an infinite slope behind a clamp that is constant there, as sqrt(relu(x)) for x < 0 | exactly 0 |
 | SoftmaxCrossEntropyLoss with every label ignored | 0, though the mean of nothing is NaN |
 | a batch of no elements | empty, or 0 where a parameter is not; of a mean too, whose value ONNX Runtime calls 0 |

@@ -70,7 +70,8 @@ def gradient(
         domain: their domain.
         singular: whether the (elementwise) slope may be infinite or NaN somewhere, as that of Sqrt at 0. Where a Where,
             a Slice or the like did not select such an element, its cotangent is 0, and the reverse pass keeps it 0
-            instead of making NaN of it.
+            instead of making NaN of it. Where the slope is finite the product stays as it is, so that it can be
+            differentiated in a cotangent of 0 too.
         overflows: whether the slope may be infinite because the operator's operands or results are, as that of Exp.
             It is kept from making NaN of a cotangent of 0 likewise.
         selects: whether the operator passes on some elements and not others, as Where, Slice and Max do.
