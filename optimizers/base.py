@@ -152,6 +152,8 @@ def passes() -> dict[str, Pass]:
 
 def select(preset: str, chosen: Collection[str] | None, skip: Collection[str]) -> list[Pass]:
     """The passes of ``preset``, or exactly those ``chosen``, without those of ``skip``, in pipeline order."""
+    if not isinstance(preset, str):
+        raise PassError(f"a preset is the text {' or '.join(map(repr, PRESETS))}, not {preset!r}")
     if preset not in PRESETS:
         raise PassError(
             f"there is no preset '{preset}'.{did_you_mean(preset, PRESETS)} The presets are {', '.join(PRESETS)}"

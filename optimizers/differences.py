@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 
 __all__ = ["difference"]
 
 # What rounding alone may do in the last bits of each dtype, relative to the largest number of the output.
 _ROUNDING: Final = {"float64": 1e-12, "float32": 1e-6, "float16": 2e-3}
+_BFLOAT16: Final = 1.6e-2
 
 
 def difference(got: Any, expected: Any, tolerance: float, *, random: bool = False) -> tuple[str | None, float]:
@@ -35,14 +37,16 @@ def difference(got: Any, expected: Any, tolerance: float, *, random: bool = Fals
         return f"its shape is {got.shape} instead of {expected.shape}", 0.0
     if got.size == 0:
         return None, 0.0
+    if got.dtype == ml_dtypes.bfloat16:
+        return _float_difference(got.astype(np.float32), expected.astype(np.float32), tolerance, _BFLOAT16)
     if got.dtype.kind != "f":
         wrong = int((got != expected).sum())
         return (f"{wrong:,} of {got.size:,} elements differ", 1.0) if wrong else (None, 0.0)
-    return _float_difference(got, expected, tolerance)
+    return _float_difference(got, expected, tolerance, _ROUNDING.get(str(expected.dtype), 1e-6))
 
 
 def _float_difference(
-    got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], tolerance: float
+    got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], tolerance: float, rounding: float
 ) -> tuple[str | None, float]:
     if not np.array_equal(np.isnan(got), np.isnan(expected)):
         return "it is NaN at other places", np.inf
@@ -59,7 +63,6 @@ def _float_difference(
     if scale == 0:
         scale = 1.0
     worst = float(np.abs(a - b).max()) / scale
-    rounding = _ROUNDING.get(str(expected.dtype), 1e-6)
     # Half precision rounds a thousand times more coarsely than the tolerances, which are stated for float32.
     allowed = rounding if tolerance == 0 else max(tolerance, 8 * rounding)
     if worst > allowed:

@@ -12,11 +12,14 @@ import onnx_ir as ir
 import onnxruntime
 
 from graphkit.optimizers.context import Context
+from graphkit.runtime.values import to_array, to_value
 
 __all__ = ["evaluate", "open_session", "run_in_time"]
 
 # Seconds after which a run on inputs that were made up is given up.
 _LONGEST: Final = 30.0
+# Types of inputs and outputs that ONNX Runtime does not exchange with numpy by itself.
+_NOT_OF_NUMPY: Final = ("bfloat16", "float8", "float4", "int4)", "int2)")
 
 
 def open_session(model: bytes | str) -> onnxruntime.InferenceSession:
@@ -45,8 +48,13 @@ def run_in_time(
     timer = threading.Timer(seconds, stop)
     timer.daemon = True
     timer.start()
+    ports = [*session.get_inputs(), *(one for one in session.get_outputs() if one.name in names)]
     try:
-        arrays = list(session.run(names, dict(feeds), options))
+        if any(word in one.type for one in ports for word in _NOT_OF_NUMPY):
+            values = {name: to_value(array, array.dtype) for name, array in feeds.items()}
+            arrays = [to_array(value) for value in session.run_with_ort_values(names, values, options)]
+        else:
+            arrays = list(session.run(names, dict(feeds), options))
     except Exception as error:
         if stopped.is_set():
             raise TimeoutError(f"it did not end within {seconds:.0f} seconds") from error

@@ -77,6 +77,8 @@ def at_opset(
 
 
 def _to_opset(model: ir.Model, opset: int) -> None:
+    if isinstance(opset, bool) or not isinstance(opset, (int, np.integer)):
+        raise PassError(f"an opset is a whole number, {OLDEST} to {NEWEST}, not {opset!r}")
     if not OLDEST <= opset <= NEWEST:
         raise PassError(f"opset {opset} was asked for; graphkit writes opsets {OLDEST} to {NEWEST}")
     if opset > _LAST_DRAWS >= model.opset_imports.get("", 1):

@@ -106,7 +106,8 @@ def optimize(
             and names the node. A model that the runtime itself refuses cannot be compared: the report says why, and
             ``True`` makes that an error.
         inputs: Inputs by name to verify with, instead of generated ones.
-        strict: Raise ``PassError`` instead of taking back a pass whose result differs, or where nothing could be run.
+        strict: Raise ``PassError`` instead of taking back a pass whose result differs, or where something could not be
+            compared. With ``verify=False`` that is only where a pass itself fails.
         report: A ``Report`` to fill, or a path to write it to as JSON.
         explain: A node's name, or several: the report then says why each pass left it alone.
         log_steps: A folder in which to keep each step, ``01_remove_identity.onnx`` and so on: the model with the passes

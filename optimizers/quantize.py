@@ -33,13 +33,14 @@ _BLOCK: Final = 32
 class QuantizationReport:
     """What a quantization did.
 
-    ``quantized`` names the weights in few bits and ``kept`` gives a reason for each of the other large ones,
-    ``by_check`` those of them that the loss check found; ``error`` is the largest relative error of any output, and
-    ``checked`` says of what, or why nothing was checked.
+    ``quantized`` names the weights in few bits, ``in_bits`` says in how many each (what 4 do not suit is in 8), and
+    ``kept`` gives a reason for each of the other large ones, ``by_check`` those of them that the loss check found;
+    ``error`` is the largest relative error of any output, and ``checked`` says of what, or why nothing was checked.
     """
 
     bits: int = 8
     quantized: list[str] = field(default_factory=list)
+    in_bits: dict[str, int] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
     by_check: list[str] = field(default_factory=list)
     bytes_before: int = 0
@@ -164,7 +165,9 @@ def _check_opset(model: ir.Model, bits: int, block: int | None, form: str) -> No
     needs = 21 if bits == 4 or (form == "dequantize" and block is not None) else 13 if form == "dequantize" else 7
     if opset < needs:
         what = "4-bit weights" if bits == 4 else "blocks in DequantizeLinear" if block else "this form"
-        raise PassError(f"{what} need opset {needs}, and the model is at {opset}; change_opset to {needs} first")
+        raise PassError(
+            f"{what} need opset {needs}, and the model is at {opset}; change_opset to {needs} first (--opset {needs})"
+        )
 
 
 class _Quantization:
@@ -192,7 +195,7 @@ class _Quantization:
         for node in every_node(base.graph):
             found |= matches(keep, node)
         for position, (value, tensor) in enumerate(_weights(base)):
-            if tensor.size < min_elements:
+            if tensor.size < max(1, min_elements):
                 continue
             name = value.name or ""
             kept = {entry for use in value.uses() for entry in matches(keep, use.node)}
@@ -216,6 +219,7 @@ class _Quantization:
             chosen = self._settle(chosen, loss)
             self.account.checked = "the model run beside the original on ONNX Runtime, its own optimizations off"
         self.account.quantized = [self.layouts[index][0] for index in chosen]
+        self.account.in_bits = {name: layout.bits for name, _, layout in (self.layouts[index] for index in chosen)}
         return self._write(chosen)
 
     def _settle(self, chosen: list[int], loss: LossCheck) -> list[int]:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from graphkit.errors import PassError
 from graphkit.modelfile import write_model
-from graphkit.optimizers.base import Pass
+from graphkit.optimizers.base import Pass, passes
 from graphkit.optimizers.flops import count_flops, declared_shape
 from graphkit.optimizers.liveness import ValueBytes, peak_in_graph
 from graphkit.optimizers.report import Report, Size, Step, measure
@@ -43,6 +43,15 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
         raise PassError(f"the steps cannot be written to {os.fspath(folder)}: {error.strerror or error}") from error
 
 
+def _clear(folder: Path) -> None:
+    """Remove the steps of an earlier model, which would stand between the new ones; nothing else."""
+    for file in folder.iterdir():
+        number, _, name = file.name.partition("_")
+        known = name.removesuffix(".data").removesuffix(".onnx") in {"original", *passes()}
+        if number.isdecimal() and known and ".onnx" in name and file.is_file():
+            file.unlink()
+
+
 def take_steps(
     original: ir.Model,
     active: Sequence[Pass],
@@ -56,6 +65,7 @@ def take_steps(
     make by themselves has: each step is a whole model that computes the same, and the last one is the result.
     """
     if folder is not None:
+        _clear(Path(folder))
         write_model(original, Path(folder) / "00_original.onnx")
     for number in range(1, len(active) + 1):
         model = original.clone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,6 +35,8 @@ class Conversions:
         """The model with the dims and inputs fixed that were asked for."""
         if (self.keep or self.tolerance is not None) and self.precision is None and self.bits is None:
             raise click.UsageError("--keep and --tolerance go with --precision or --quantize")
+        if not self.keep_io and self.precision is None:
+            raise click.UsageError("--no-keep-io goes with --precision")
         if self.block is not None and self.bits is None:
             raise click.UsageError("--block goes with --quantize")
         if not self.dims and not self.values:
@@ -83,7 +86,9 @@ class Conversions:
                 what = f"{report['converted']:,} nodes in {report['dtype']}, {len(report['kept']):,} in float32, "
                 what += f"{report['casts']:,} casts"
             else:
-                what = f"{len(report['quantized']):,} weights in {report['bits']} bits, {len(report['kept']):,} left"
+                in_bits = Counter(report["in_bits"].values())
+                shares = [f"{in_bits[bits]:,} weights in {bits} bits" for bits in (4, 8) if in_bits[bits]]
+                what = ", ".join([*(shares or ["no weights"]), f"{len(report['kept']):,} left"])
             error = report["error"]
             loss = "" if error is None else f"; largest relative error {error:.2g} ('{report['worst_output']}')"
             lines.append(f"{what}; {sizes}{loss}")

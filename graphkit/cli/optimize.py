@@ -70,11 +70,14 @@ def command(
         raise click.UsageError("Missing option '-o' / '--output'.")
     if file is not None and verify is False:
         raise click.UsageError("--inputs are to verify with; leave out --no-verify")
+    if strict and verify is False:
+        raise click.UsageError("--strict fails where verification finds a difference; leave out --no-verify")
     from graphkit.errors import PassError
     from graphkit.modelfile import write_model
     from graphkit.modelfile.files import replacing
     from graphkit.optimizers import Report, optimize
     from graphkit.optimizers.report import measure
+    from graphkit.optimizers.web import check_for_web
 
     if report is not None and Path(report).resolve() == Path(target).resolve():
         raise click.UsageError("--report and -o name the same file")
@@ -98,6 +101,8 @@ def command(
     result = conversion.after(result, check=verify is not False, inputs=inputs)
     # A page fetches one file; 2 GiB are what a file without external data can hold.
     external_above = 2**31 - 1 if preset == "web" else 100_000_000
+    if preset == "web":
+        check_for_web(result)  # again: a precision may have changed the types of inputs and outputs
     if preset == "web" and (size := measure(result).bytes) > external_above:
         raise PassError(f"{size:,} bytes of weights are more than one file for the web can hold")
     if report is None:

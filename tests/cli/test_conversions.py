@@ -91,6 +91,16 @@ WRONG = {
     "dim twice": (["optimize", "m.onnx", "-o", "o.onnx", "--dim", "batch=1", "--dim", "x.0=2"], 1, "contradicts"),
     "set": (["optimize", "m.onnx", "-o", "o.onnx", "--set", "scale=[1,2]"], 1, "'scale' has 0 dimensions"),
     "set unknown": (["optimize", "m.onnx", "-o", "o.onnx", "--set", "scal=1"], 1, "Did you mean 'scale'"),
+    "set too large": (["optimize", "m.onnx", "-o", "o.onnx", "--set", "scale=1e39"], 1, "which does not hold 1e+39"),
+    "set ragged": (["optimize", "m.onnx", "-o", "o.onnx", "--set", "scale=[[1,2],[3]]"], 1, "not a rectangular list"),
+    "types alone": (["optimize", "m.onnx", "-o", "o.onnx", "--no-keep-io"], 2, "--no-keep-io goes with --precision"),
+    "strict, unseen": (["optimize", "m.onnx", "-o", "o.onnx", "--strict", "--no-verify"], 2, "leave out --no-verify"),
+    "4 bits": (["optimize", "m.onnx", "-o", "o.onnx", "--quantize", "4", "--opset", "18"], 1, "(--opset 21)"),
+    "web": (
+        ["optimize", "m.onnx", "-o", "o.onnx", "--preset", "web", "--precision", "bfloat16", "--no-keep-io"],
+        1,
+        "JavaScript has no such tensors, so the model cannot be run on the web: input 'x' is bfloat16",
+    ),
     "no ends": (["extract", "m.onnx", "-o", "o.onnx"], 2, "--inputs A,B, --outputs C,D"),
     "no such value": (["extract", "m.onnx", "-o", "o.onnx", "--outputs", "hiden"], 1, "Did you mean 'hidden'"),
     "lacking": (["extract", "m.onnx", "-o", "o.onnx", "--inputs", "hidden"], 1, "needs the input 'scale'"),
@@ -102,6 +112,45 @@ def test_what_goes_wrong(name: str, graphkit: Invoke) -> None:
     arguments, expected, words = WRONG[name]
     code, _, err = graphkit(*arguments)
     assert code == expected and words in err and not Path("o.onnx").exists()
+
+
+def test_in_how_many_bits_each_weight_is(graphkit: Invoke) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[1,16,9,9] x) => (float[1,7,7,8] y) '
+        "{c = Conv(x, k) t = Transpose<perm = [0, 2, 3, 1]>(c) y = MatMul(t, w)}"
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in (("k", (64, 16, 3, 3)), ("w", (64, 64))):
+        model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
+    model.graph.output[0].type.tensor_type.shape.dim[3].dim_value = 64
+    onnx.save(model, "c.onnx")
+    arguments = ("optimize", "c.onnx", "-o", "o.onnx", "--quantize", "4", "--block", "16")
+    code, out, _ = graphkit(*arguments)
+    assert code == 0 and "1 weights in 4 bits, 1 weights in 8 bits, 0 left" in out
+    code, out, _ = graphkit(*arguments, "--json")
+    assert sorted(json.loads(out)["quantization"]["in_bits"].values()) == [4, 8]
+
+
+def test_bfloat16_is_fed(graphkit: Invoke) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> g (bfloat16[N] x) => (float[N] y) {a = Identity(x) y = Cast<to=1>(a)}'
+    )
+    onnx.save(onnx.parser.parse_model(text), "b.onnx")
+    code, out, _ = graphkit("optimize", "b.onnx", "-o", "o.onnx", "--json")
+    assert code == 0 and json.loads(out)["verified"]
+
+
+def test_steps_of_an_earlier_model_go(graphkit: Invoke) -> None:
+    folder = Path("steps")
+    folder.mkdir()
+    ours = ("00_original.onnx", "01_remove_identity.onnx", "99_prune.onnx", "03_prune.onnx.data")
+    others = ("01_mine.onnx", "prune.onnx", "a.txt", "01_prune.txt")
+    for name in (*ours, *others):
+        (folder / name).write_bytes(b"")
+    code, out, _ = graphkit("optimize", "m.onnx", "-o", "o.onnx", "--log-steps", "steps")
+    assert code == 0 and "steps kept in steps" in out
+    left = {file.name for file in folder.iterdir()}
+    assert left - {name for name in left if (folder / name).stat().st_size} == set(others)
 
 
 def test_extract(graphkit: Invoke) -> None:

@@ -426,3 +426,17 @@ def test_freeze():
 def test_freeze_refuses(dims, words):
     with pytest.raises(PassError, match=words):
         freeze(parse("g (float[batch] x) => (float[batch] y) {y = Abs(x)}"), dims)
+
+
+ODD = {
+    "no preset": ({"preset": None}, "a preset is the text 'inference' or .*, not None"),
+    "an opset with a fraction": ({"opset": 17.0}, "an opset is a whole number, 7 to 26, not 17.0"),
+    "a truth for an opset": ({"opset": True}, "an opset is a whole number"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_arguments(name):
+    options, words = ODD[name]
+    with pytest.raises(PassError, match=words):
+        optimize(parse("g (float[N] x) => (float[N] y) {y = Abs(x)}"), **options)

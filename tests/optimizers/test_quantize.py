@@ -255,6 +255,7 @@ def test_the_keep_list(keep, left):
 REFUSED = {
     "bits": ({"bits": 3}, "8 or 4 bits, not 3"),
     "form": ({"form": "dequantise"}, "Did you mean 'dequantize'"),
+    "opset of 4 bits, advice": ({"bits": 4}, r"change_opset to 21 first \(--opset 21\)"),
     "opset of 4 bits": ({"bits": 4}, "4-bit weights need opset 21, and the model is at 17"),
     "opset of blocks": ({"block": 32, "form": "dequantize"}, "blocks in DequantizeLinear need opset 21"),
     "block": ({"block": 1}, "at least 2"),
