@@ -2,7 +2,7 @@
 
 The evaluator's own ConvTranspose fails for groups and for an explicit output_shape, its LRN sums over the wrong
 channels, its MeanVarianceNormalization takes float32 alone, its GlobalMaxPool is of pictures alone, it has no
-GlobalLpPool, its Erf is of single precision; it gets ours instead.
+GlobalLpPool, its Erf is of single precision, its Resize rounds places in its own way; it gets ours instead.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_resize import Resize as _Resize
 
-from graphkit.core import Array
+from graphkit.core import Array, Tensor
 
 Kernel = Callable[[dict[str, Any]], Sequence[Any]]
 
@@ -138,4 +139,32 @@ class GlobalLpPool(OpRun):
         return ((np.abs(x) ** p).sum(tuple(range(2, x.ndim)), keepdims=True) ** (1 / p),)
 
 
-_CORRECTED = [Erf, ConvTranspose, LRN, MeanVarianceNormalization, GlobalMaxPool, GlobalLpPool]
+class Resize(_Resize):
+    """As ONNX Runtime in single precision: nearest takes the elements that it takes, and what keeps its shape stays."""
+
+    op_domain = ""
+
+    def _run(  # type: ignore[override]  # the attributes come by name, as they are
+        self, x: Array, roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None,
+        **attributes: Any,
+    ) -> tuple[Array]:  # fmt: skip
+        from graphkit.eager import EAGER
+
+        given = [None if t is None else Tensor(np.asarray(t)) for t in (roi, scales, sizes)]
+        settings = {name: value for name, value in attributes.items() if value is not None}
+        outside = settings.pop("extrapolation_value", 0.0)
+        numbers = np.arange(x.size, dtype=np.float32).reshape(x.shape)
+        if not 0 < x.size < 2**24:  # so far does single precision count
+            return super()._run(x, roi, scales, sizes, **attributes)  # type: ignore[no-any-return]
+        at = EAGER.apply("Resize", [Tensor(numbers), *given], settings | {"extrapolation_value": -1.0}, 1, "")[
+            0
+        ].numpy()
+        if settings.get("mode", "nearest") == "nearest":
+            places = at.astype(np.int64)
+            return (np.where(places < 0, np.asarray(outside, x.dtype), x.ravel()[places]),)
+        if at.shape == x.shape and (at == numbers).all():
+            return (x,)
+        return super()._run(x, roi, scales, sizes, **attributes)  # type: ignore[no-any-return]
+
+
+_CORRECTED = [Erf, ConvTranspose, LRN, MeanVarianceNormalization, GlobalMaxPool, GlobalLpPool, Resize]

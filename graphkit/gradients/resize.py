@@ -13,7 +13,7 @@ import numpy as np
 
 from graphkit import dtypes
 from graphkit.core import Array, Record, Tensor
-from graphkit.dims import same
+from graphkit.dims import same, same_dims
 from graphkit.gradients.elementwise import number
 from graphkit.gradients.shapes import constant, rank_of, shaped_like, static_ints, static_value
 from graphkit.gradients.table import gradient
@@ -35,9 +35,12 @@ def resize(r: Record, g: Tensor) -> Tensor:
     repeats = _repeats(r, x, axes, changed)
     if repeats is not None:
         return shaped_like(_summed(g, x, rank, repeats), x)
+    copied = _copied(r, x, axes, changed)
+    if copied is True:
+        return shaped_like(g, x)
     result = g
     for n in changed:
-        result = _pulled(r, x, result, n, axes, rank)
+        result = _pulled(r, x, result, n, axes, rank, copied)
     return shaped_like(result, x)
 
 
@@ -79,6 +82,29 @@ def _kept(r: Record, x: Tensor, n: int, axis: int) -> bool:
     return same(x.dims[axis], y.dims[axis]) is True
 
 
+def _may_keep_extent(r: Record, x: Tensor, n: int, axis: int) -> bool:
+    """Whether an axis may have as many elements as before though its scale is not 1: 4 * 1.2 rounded down."""
+    scales = _scales(r)
+    if scales is None:
+        return True
+    if not 1 < scales[n] < 2:
+        return False
+    extent = x.dims[axis] if x.dims is not None else None
+    return not isinstance(extent, int) or int(np.float32(extent) * scales[n]) == extent
+
+
+def _copied(r: Record, x: Tensor, axes: list[int], changed: list[int]) -> bool | Tensor:
+    """Whether the runtime copies, as it does where no axis has another extent than before, whatever the scales."""
+    crops = _mode(r) == "tf_crop_and_resize"
+    if crops or not _has_scales(r) or not all(_may_keep_extent(r, x, n, axes[n]) for n in changed):
+        return False
+    y = r.outputs[0]
+    known = same_dims(x.dims, y.dims)
+    if known is not None:
+        return known
+    return apply1("ReduceMin", apply1("Equal", apply1("Shape", x), apply1("Shape", y)).astype("int64"), keepdims=0)
+
+
 def _repeats(r: Record, x: Tensor, axes: list[int], changed: list[int]) -> dict[int, int] | None:
     """By axis, how often nearest repeats each element, where that is all it does."""
     how, rounding = _mode(r), str(r.attribute("nearest_mode", "round_prefer_floor"))
@@ -89,6 +115,10 @@ def _repeats(r: Record, x: Tensor, axes: list[int], changed: list[int]) -> dict[
         return None
     scales = _scales(r) if _has_scales(r) else None
     y = r.outputs[0]
+    if scales is None and r.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
+        ratio = _kept_ratio(r, x)
+        if ratio is None or ratio != int(ratio):
+            return None  # extents are rounded: 3 * 2.1 is 6, but two elements do not come from each
     found: dict[int, int] = {}
     for n in changed:
         axis = axes[n]
@@ -122,16 +152,18 @@ def _summed(g: Tensor, x: Tensor, rank: int, repeats: dict[int, int]) -> Tensor:
     return result
 
 
-def _pulled(r: Record, x: Tensor, g: Tensor, n: int, axes: list[int], rank: int) -> Tensor:
+def _pulled(r: Record, x: Tensor, g: Tensor, n: int, axes: list[int], rank: int, copied: bool | Tensor) -> Tensor:
     """The cotangent carried back along one axis."""
     axis = axes[n]
+    matrix = _matrix(r, x, n, axis, len(axes), transposed=axis == rank - 2)
+    if isinstance(copied, Tensor):
+        matrix = apply1("Where", copied.astype("bool"), apply1("EyeLike", matrix), matrix)
     if axis == rank - 1:
-        matrix = _matrix(r, x, n, axis, len(axes), transposed=False)
         return apply1("MatMul", g, matrix)
     if axis == rank - 2:
-        return apply1("MatMul", _matrix(r, x, n, axis, len(axes), transposed=True), g)
+        return apply1("MatMul", matrix, g)
     perm = [a for a in range(rank) if a != axis] + [axis]
-    moved = apply1("MatMul", apply1("Transpose", g, perm=perm), _matrix(r, x, n, axis, len(axes), transposed=False))
+    moved = apply1("MatMul", apply1("Transpose", g, perm=perm), matrix)
     return apply1("Transpose", moved, perm=[perm.index(a) for a in range(rank)])
 
 
@@ -149,6 +181,10 @@ def _matrix(r: Record, x: Tensor, n: int, axis: int, count: int, *, transposed: 
     roi = _roi(r, n, count, place)
     if _has_scales(r):
         scale = _one(r.input(2), n, _scales(r), dtypes.FLOAT32)
+        if _may_keep_extent(r, x, n, axis):  # a second axis that grows keeps the runtime from copying
+            pictures = apply1("Unsqueeze", identity, constant_ints([1, 3]))
+            pair = _beside(constant([2.0], dtypes.FLOAT32), scale, 0)
+            return _of_pictures(apply1("Resize", pictures, _roi(r, n, count, 0), pair, axes=[2, 3], **settings), place)
         return apply1("Resize", identity, roi, _beside(constant([1.0], dtypes.FLOAT32), scale, place), **settings)
     if r.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
         return _kept_ratio_matrix(r, x, identity, axis, roi, place, settings)
@@ -210,8 +246,10 @@ def _kept_ratio_matrix(
         return _run_time_ratio_matrix(r, x, identity, axis, roi, place, settings)
     assert x.dims is not None
     extent = int(x.dims[axis])
-    wanted = int(np.floor(extent * scale + 0.5))
-    if int(np.floor(np.float32(scale) * np.float32(extent))) == wanted:
+    exact = np.float32(extent) * np.float32(scale)
+    wanted = int(np.floor(exact + np.float32(0.5)))
+    # the kernel multiplies in single precision, shape inference in double: 5 * 1.4 is 7 or 6
+    if int(np.floor(exact)) == wanted == int(np.floor(extent * scale)) and wanted != extent:
         pair = _beside(constant([1.0], dtypes.FLOAT32), constant([scale], dtypes.FLOAT32), place)
         return apply1("Resize", identity, roi, pair, **settings)
     if _mode(r) in ("align_corners", "tf_crop_and_resize"):  # which go by the extents alone
@@ -220,7 +258,8 @@ def _kept_ratio_matrix(
     if _reads_beyond(r, settings):
         return _in_a_picture(r, x, identity, axis, place, settings)
     # Enough copies of the last element to make the extent come out; reading beyond it reads the last element anyhow.
-    more = int(np.ceil((wanted + 1) / scale)) - extent
+    # Fewer of them than make a difference to the extent, the runtime would copy.
+    more = int(np.ceil(max((wanted + 1) / scale, 1 / (scale - 1) + 1 if scale > 1 else 0))) - extent
     rows = np.pad(np.eye(extent), [(0, more), (0, 0)], mode="edge")
     pair = _beside(constant([1.0], dtypes.FLOAT32), constant([scale], dtypes.FLOAT32), place)
     longer = apply1("Resize", constant(rows.T if place else rows, x.dtype), None, pair, **settings)
@@ -253,6 +292,11 @@ def _in_a_picture(
         "Resize", pictures, None, None, apply1("Concat", own, size, axis=0), axes=[2, 3],
         keep_aspect_ratio_policy=policy, **settings,
     )  # fmt: skip
+    return _of_pictures(resized, place)
+
+
+def _of_pictures(resized: Tensor, place: int) -> Tensor:
+    """The matrix in the first column of every picture: [element, 1, outputs, columns]."""
     matrix = apply1("Squeeze", apply1("Gather", resized, constant(0, dtypes.INT64), axis=3), constant_ints([1]))
     return matrix if place else apply1("Transpose", matrix, perm=[1, 0])
 
@@ -277,6 +321,9 @@ def _run_time_ratio_matrix(
     smallest = r.attribute("keep_aspect_ratio_policy") == "not_larger"
     scale = apply1("ReduceMin" if smallest else "ReduceMax", ratios, keepdims=1)
     reach = apply1("Ceil", apply1("Div", apply1("Add", wanted.astype("float32"), number(1, scale)), scale))
+    above = apply1("Max", apply1("Sub", scale, number(1, scale)), number(1e-6, scale))
+    least = apply1("Ceil", apply1("Add", apply1("Reciprocal", above), number(1, scale)))
+    reach = apply1("Where", apply1("Greater", scale, number(1, scale)), apply1("Max", reach, least), reach)
     more = apply1("Max", apply1("Sub", reach.astype("int64"), length), constant(0, length.dtype))
     pads = [constant_ints([0, 0]), *([constant_ints([0]), more] if place else [more, constant_ints([0])])]
     longer = apply1("Pad", identity, apply1("Concat", *pads, axis=0), mode="edge")

@@ -4,6 +4,7 @@ what its gradient must be."""
 from __future__ import annotations
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import graphkit as gk
@@ -223,3 +224,45 @@ def test_an_integer_upsampling_is_a_mean_and_a_product():
     f = lambda x: OP.Resize(x, None, floats(1, 1, 2, 2)).sum()
     ops = [n.op_type for n in gk.trace(gk.grad(f), gk.spec("float32", ["n", 3, "h", "w"])).graph]
     assert ops[-2:] == ["AveragePool", "Mul"]
+
+
+# extents that are rounded, by one scale for both axes or by one for each: what they scale to is not what was written
+ROUNDED = {
+    "both up": ((4, 5), {"sizes": (6, 7), "keep_aspect_ratio_policy": "not_larger"}),
+    "a pad too short would be copied": (
+        (4, 7),
+        {"sizes": (5, 8), "keep_aspect_ratio_policy": "not_larger", "coordinate_transformation_mode": "asymmetric"},
+    ),
+    "one stays": ((2, 6), {"sizes": (8, 7), "keep_aspect_ratio_policy": "not_larger"}),
+    "not smaller": ((5, 8), {"sizes": (4, 9), "keep_aspect_ratio_policy": "not_smaller"}),
+    "nearest, not quite twice": (
+        (3, 10),
+        {
+            "sizes": (7, 21), "keep_aspect_ratio_policy": "not_larger", "mode": "nearest", "nearest_mode": "floor",
+            "coordinate_transformation_mode": "asymmetric",
+        },
+    ),
+    "an axis of as many elements": ((4, 3), {"scales": (1.2, 2.0)}),
+    "the same, cubic": ((4, 3), {"scales": (1.2, 2.0), "mode": "cubic", "exclude_outside": 1}),
+    "copied as a whole": ((4, 3), {"scales": (1.2, 1.3)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_extents_that_are_rounded(name):
+    (h, w), attributes = ROUNDED[name]
+    attributes = {"mode": "linear", **attributes}
+    sizes, scales = attributes.pop("sizes", None), attributes.pop("scales", None)
+    given = [None, None if scales is None else np.array(scales, "f4"), None if sizes is None else np.array(sizes)]
+    x = RANDOM.normal(size=(1, 2, h, w))
+    check_gradients(lambda x: OP.Resize(x, *given, axes=[2, 3], **attributes), [x])
+    if name != "nearest, not quite twice":  # and where only the run knows by how much
+        kind, value = ("int64", given[2]) if scales is None else ("float", given[1])
+        place = "s" if scales is not None else ", s"
+        listed = ", ".join(f'{k}="{v}"' if isinstance(v, str) else f"{k}={v}" for k, v in attributes.items())
+        text = f"""<ir_version: 9, opset_import: ["": 19]> g (float[A,B,C,D] x, {kind}[2] s) => (float loss)
+        {{ y = Resize<axes=[2, 3], {listed}>(x, , {place}) loss = ReduceSumSquare<keepdims=0>(y) }}"""
+        model = gk.optimizers.add_gradients(onnx.parser.parse_model(text), "loss", ["x"])
+        found = gk.run(model, {"x": x.astype("f4"), "s": value})["x_grad"]
+        f = lambda x: (OP.Resize(x, *given, axes=[2, 3], **attributes) ** 2).sum()
+        np.testing.assert_allclose(found, gk.grad(f)(gk.tensor(x.astype("f4"))).numpy(), rtol=1e-4, atol=1e-5)
