@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from graphkit import dims, dtypes
@@ -134,7 +135,29 @@ def _infer_if(
         known = constant_array(node.inputs[0])
     if known is not None and known.size == 1:
         return [Type(t.dtype, t.dims, proto=t.proto) for t in (then if known.item() else other)]
-    return [Type(a.dtype, merge(a.dims, b.dims), proto=a.proto) for a, b in zip(then, other, strict=True)]
+    return [
+        Type(a.dtype, merge(a.dims, b.dims), proto=_merged(a.proto, b.proto)) for a, b in zip(then, other, strict=True)
+    ]
+
+
+def _merged(a: onnx.TypeProto | None, b: onnx.TypeProto | None) -> onnx.TypeProto | None:
+    """The type of a sequence or optional of either of two types: of its elements' dims those that are the same."""
+    if a is None or b is None or a == b:
+        return a if a is not None else b
+    result = onnx.TypeProto()
+    result.CopyFrom(a)
+    first, second = result, b
+    while (kind := first.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        first = getattr(first, kind).elem_type
+        second = getattr(second, kind).elem_type
+    if kind == "tensor_type":
+        x, y = first.tensor_type, second.tensor_type
+        if not y.HasField("shape") or len(x.shape.dim) != len(y.shape.dim):
+            x.ClearField("shape")
+        for d, e in zip(x.shape.dim, y.shape.dim, strict=False) if x.HasField("shape") else ():
+            if d != e:
+                d.Clear()
+    return result
 
 
 def _infer_loop(graph: Graph, node: ir.Node, body: ir.Graph, inputs: Sequence[Type | None]) -> list[Type | None]:
@@ -148,6 +171,7 @@ def _infer_loop(graph: Graph, node: ir.Node, body: ir.Graph, inputs: Sequence[Ty
         known = carried[k]
         if known is not None:
             known.dims = merge(known.dims, state.dims)
+            known.proto = _merged(known.proto, state.proto)
     return [*carried, *(Type(t.dtype, _stacked(t.dims, dims.anonymous(), 0)) for t in results[1 + n :])]
 
 

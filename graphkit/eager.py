@@ -179,6 +179,11 @@ class Eager:
     def _prepare(
         self, op: str, arrays: list[Any], attributes: Attributes, outputs: int, domain: str
     ) -> tuple[Run, list[str], tuple[str, ...]]:
+        if op == "BatchNormalization" and attributes.get("training_mode") and outputs != 3:
+            raise OperatorError(
+                f"BatchNormalization at {describe(user_location())} has three results with training_mode=1, also the "
+                "new running mean and variance; call it with outputs=3"
+            )
         late = late_types([a.dtype for a in arrays if isinstance(a, ndarray)], attributes)
         opset = opset_for(op, domain, frozenset(attributes), len(arrays), late)
         model, names = _one_node_model(op, arrays, attributes, outputs, domain, opset)
@@ -194,7 +199,14 @@ class Eager:
         if session is None or _foreign(session):
             from graphkit import reference
 
-            kernel = reference.kernel(model, wanted)
+            try:
+                kernel = reference.kernel(model, wanted)
+            except Exception:  # noqa: BLE001  # the evaluator raises what it likes for what it does not have
+                given = ", ".join(dict.fromkeys(dtypes.name(a.dtype) for a in arrays if isinstance(a, ndarray)))
+                raise OperatorError(
+                    f"{domain + '.' if domain else ''}{op} at {describe(user_location())} has no kernel for {given} on "
+                    "a CPU, and onnx's reference evaluator does not have the operator; cast its inputs to float32"
+                ) from None
             return (lambda _wanted, feeds, _options: kernel(feeds)), wanted, names
         assert session._sess is not None
         # the public run() checks what is known here, at half the cost of the whole call

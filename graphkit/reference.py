@@ -18,6 +18,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_resize import Resize as _Resize
 
+from graphkit import dtypes
 from graphkit.core import Array, Tensor
 
 Kernel = Callable[[dict[str, Any]], Sequence[Any]]
@@ -25,11 +26,41 @@ Kernel = Callable[[dict[str, Any]], Sequence[Any]]
 
 def kernel(model: onnx.ModelProto, wanted: list[str]) -> Kernel:
     """A function that runs a model of one node."""
+    if model.graph.node[0].op_type in _WIDENED and any(_is_bfloat16(i) for i in model.graph.input):
+        return _widened(model.graph.node[0])
     evaluator = ReferenceEvaluator(model, new_ops=_CORRECTED)
 
     def run(feeds: dict[str, Any]) -> list[Any]:
         results: Any = evaluator.run(wanted, feeds)
         return [np.array(r, order="C") if isinstance(r, np.ndarray | np.generic) else r for r in results]
+
+    return run
+
+
+# What the evaluator gets wrong or refuses in bfloat16, which is computed in float32 and rounded once.
+_WIDENED = frozenset(
+    "AveragePool Conv ConvTranspose CumProd Det GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool Pad "
+    "Resize".split()
+)
+
+
+def _is_bfloat16(value: onnx.ValueInfoProto) -> bool:
+    return value.type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16
+
+
+def _widened(node: onnx.NodeProto) -> Kernel:
+    from graphkit.eager import EAGER
+
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    texts = {name: value.decode() for name, value in attributes.items() if isinstance(value, bytes)}
+
+    def run(feeds: dict[str, Any]) -> list[Any]:
+        arrays = [feeds.get(name) for name in node.input]
+        wide = [
+            None if a is None else Tensor(a.astype(np.float32) if a.dtype == dtypes.BFLOAT16 else a) for a in arrays
+        ]
+        made = EAGER.apply(node.op_type, wide, {**attributes, **texts}, len(node.output), node.domain)
+        return [y.astype(dtypes.BFLOAT16) if y.dtype == np.float32 else y for y in (t.numpy() for t in made)]
 
     return run
 
@@ -156,9 +187,9 @@ class Resize(_Resize):
         numbers = np.arange(x.size, dtype=np.float32).reshape(x.shape)
         if not 0 < x.size < 2**24:  # so far does single precision count
             return super()._run(x, roi, scales, sizes, **attributes)  # type: ignore[no-any-return]
-        at = EAGER.apply("Resize", [Tensor(numbers), *given], settings | {"extrapolation_value": -1.0}, 1, "")[
-            0
-        ].numpy()
+        settings["extrapolation_value"] = -1.0
+        (where,) = EAGER.apply("Resize", [Tensor(numbers), *given], settings, 1, "")
+        at = where.numpy()
         if settings.get("mode", "nearest") == "nearest":
             places = at.astype(np.int64)
             return (np.where(places < 0, np.asarray(outside, x.dtype), x.ravel()[places]),)

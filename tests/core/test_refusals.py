@@ -10,6 +10,7 @@ import pytest
 
 import graphkit as gk
 from graphkit.errors import GradientError, InputError, OperatorError, TraceError
+from graphkit.interpreter import apply
 from graphkit.optimizers import add_gradients, optimize
 from graphkit.optimizers.lift_weights import float_weights
 
@@ -75,3 +76,25 @@ def test_threads_add_up() -> None:
         t.join()
     assert w.grad is not None
     np.testing.assert_array_equal(w.grad.numpy(), 800.0)
+
+
+D = np.ones((1, 1, 3, 3))
+ONES = np.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("com.microsoft.Gelu", lambda: apply("Gelu", [gk.tensor(D)], domain="com.microsoft")),
+        ("com.microsoft.FusedConv", lambda: apply("FusedConv", [gk.tensor(D)] * 2, domain="com.microsoft")),
+        ("MaxRoiPool", lambda: gk.op.MaxRoiPool(gk.tensor(D), gk.tensor(np.zeros((1, 5))), pooled_shape=[1, 1])),
+    ],
+)
+def test_an_operator_without_a_kernel_for_its_dtype(name, call) -> None:
+    with pytest.raises(OperatorError, match=f"{name} at .* has no kernel for float64 on a CPU"):
+        call()
+
+
+def test_batch_normalization_that_trains_has_three_results() -> None:
+    with pytest.raises(OperatorError, match="call it with outputs=3"):
+        gk.op.BatchNormalization(gk.tensor(D), *[gk.tensor(ONES)] * 4, training_mode=1)

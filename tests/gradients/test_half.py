@@ -154,3 +154,25 @@ def test_the_slope_of_gelu_far_from_the_origin(approximate):
     x = gk.tensor(np.array([-60000, -300, -41, 41, 300, 60000], "float16"))
     got = gk.grad(lambda x: gk.op.Gelu(x, approximate=approximate).sum())(x).numpy()
     np.testing.assert_array_equal(got, np.array([0, 0, 0, 1, 1, 1], "float16"))
+
+
+# what onnx's reference evaluator has wrong in bfloat16, or not at all
+AS_FLOAT32 = {
+    "MaxPool": (lambda x: gk.op.MaxPool(x, kernel_shape=[2, 2])[0], (1, 2, 4, 4)),
+    "AveragePool": (lambda x: gk.op.AveragePool(x, kernel_shape=[2, 2]), (1, 2, 4, 4)),
+    "Det": (gk.op.Det, (3, 3)),
+    "GlobalLpPool": (gk.op.GlobalLpPool, (1, 2, 3, 3)),
+    "CumProd": (lambda x: gk.op.CumProd(x, gk.tensor(np.int64(0))), (4,)),
+    "ConvTranspose": (lambda x: gk.op.ConvTranspose(x, gk.tensor(np.ones((2, 1, 2, 2))).astype(x.dtype)), (1, 2, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", AS_FLOAT32)
+def test_bfloat16_is_float32_rounded(name):
+    f, shape = AS_FLOAT32[name]
+    x = gk.tensor(np.random.default_rng(0).uniform(1, 2, shape)).astype("bfloat16")
+    value, gradient = gk.value_and_grad(lambda x: f(x).sum())(x)
+    expected, slope = gk.value_and_grad(lambda x: f(x).sum())(x.astype("float32"))
+    assert {gk.dtypes.name(value.dtype), gk.dtypes.name(gradient.dtype)} == {"bfloat16"}
+    np.testing.assert_allclose(value.astype("float32").numpy(), expected.numpy(), rtol=0.03)
+    np.testing.assert_allclose(gradient.astype("float32").numpy(), slope.numpy(), rtol=0.06, atol=0.03)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx.parser
+import onnx_ir as ir
 import pytest
 
 import graphkit as gk
+from graphkit.graph import Graph
 from graphkit.optimizers.add_gradients import add_gradients
 from graphkit.testing import check_gradients
 
@@ -84,3 +86,32 @@ def test_optionals():
     }""")
     x = np.array([1, 2, 3], np.float32)
     np.testing.assert_allclose(gk.run(add_gradients(model, "loss", ["x"]), {"x": x})["x_grad"], 2 * x)
+
+
+@pytest.mark.parametrize("condition", [True, False])
+@pytest.mark.parametrize("swapped", [True, False])
+def test_branches_whose_elements_differ_in_size(condition, swapped):
+    branches = ["{ a = SplitToSequence <axis = 0> (x) }", "{ a = SequenceConstruct(w, x) }"][:: -1 if swapped else 1]
+    model = _model(f"""g (bool c, float[3, 2] x, float[3, 2] w) => (float loss) {{
+        s = If(c) <then_branch = t() => (seq(float[K, 2]) a) {branches[0]},
+                   else_branch = e() => (seq(float[L, 2]) a) {branches[1].replace("a =", "b =")}>
+        z = ConcatFromSequence <axis = 0> (s)
+        loss = ReduceSumSquare <keepdims = 0> (z)
+    }}""".replace("(seq(float[L, 2]) a)", "(seq(float[L, 2]) b)"))
+    x, w = np.arange(12, dtype="f4").reshape(2, 3, 2)
+    found = gk.run(add_gradients(model, "loss", ["x", "w"]), {"x": x, "w": w, "c": np.array(condition)})
+    np.testing.assert_allclose(found["x_grad"], 2 * x)
+    np.testing.assert_allclose(found["w_grad"], 0 * w if condition != swapped else 2 * w)
+
+
+def test_a_loop_that_may_not_run_has_elements_of_either_size():
+    model = _model("""g (int64 n, float[3, 2] x) => (float loss) {
+        s = SequenceConstruct(x)
+        f = Loop(n, , s) <body = b (int64 i, bool c, seq(float[A, 2]) q) => (bool d, seq(float[1, 2]) p) {
+            d = Identity(c) p = SplitToSequence <axis = 0> (x) }>
+        z = ConcatFromSequence <axis = 0> (f)
+        loss = ReduceSumSquare <keepdims = 0> (z)
+    }""")
+    graph = ir.serde.deserialize_model(model)
+    proto = Graph.adopt(graph).type_of(graph.graph.node(1).outputs[0]).proto
+    assert [d.dim_value for d in proto.sequence_type.elem_type.tensor_type.shape.dim] == [0, 2]
