@@ -142,7 +142,8 @@ _EXACT_SIXTH: Final = {"alpha": float(np.float32(1 / 6)), "beta": 0.5}
 def fuse_hard_sigmoid(ctx: Context, node: ir.Node) -> Outcome:
     """Clip(x + 3, 0, 6) / 6 becomes HardSigmoid, also inside x times it.
 
-    float32 only, for which every provider has the kernel. (HardSwish has none on the CPU, so it is not made.)
+    float32 only, for which every provider has the kernel. (HardSwish has none on the CPU, so it is not made.) Where
+    x times Clip(x + 3, 0, 6) is infinite, beyond 5.7e37, x times its HardSigmoid is still x.
     """
     if ctx.dtype(node.outputs[0]) != _FLOAT:
         return "it is not float32"

@@ -84,19 +84,26 @@ def exponential_for_hyperbolic(ctx: Context, node: ir.Node) -> Outcome:
 
 @rule("elu_for_celu", "Celu", tolerance=1e-6, targets=_CUDA)
 def elu_for_celu(ctx: Context, node: ir.Node) -> Outcome:
-    """Celu with slope a becomes a * Elu(x / a).
+    """Celu with slope a becomes a * Elu(x / a), or Relu(x) + a * Elu(Min(x, 0) / a) where x / a may be infinite.
 
-    float32; a negative zero, of which Celu makes 0.0, stays one.
+    float32, a above 0; a negative zero, of which Celu makes 0.0, stays one.
     """
     if not _is_float(ctx, node):
         return _OTHER
     slope, made = node.attributes.get_float("alpha", 1.0), node.inputs[0]
+    if not slope > 0:
+        return "its slope is not above 0"
     if slope == 1:
         return finish(ctx, node, ctx.add("Elu", [made], before=node)[0])
     size = _number(ctx, node, slope, "alpha")
+    above = None
+    if slope < 1:
+        (above,) = ctx.add("Relu", [made], before=node)
+        (made,) = ctx.add("Min", [made, _number(ctx, node, 0, "zero")], before=node)
     (made,) = ctx.add("Div", [made, size], before=node)
     (made,) = ctx.add("Elu", [made], before=node)
-    return finish(ctx, node, ctx.add("Mul", [made, size], before=node)[0])
+    (made,) = ctx.add("Mul", [made, size], before=node)
+    return finish(ctx, node, made if above is None else ctx.add("Add", [above, made], before=node)[0])
 
 
 @rule("average_for_norm_pool", "LpPool", tolerance=1e-5, targets=_CUDA)

@@ -19,6 +19,7 @@ from graphkit.optimizers.evaluate import open_session
 from graphkit.optimizers.facts import subgraphs_of
 from graphkit.optimizers.feeds_for import Feeds, candidates
 from graphkit.optimizers.precision_operators import EXACT
+from graphkit.optimizers.reach import unreached
 from graphkit.optimizers.report import measure
 
 __all__ = ["LossCheck", "inlined", "name_of", "relative_error", "worst_first"]
@@ -137,6 +138,13 @@ class LossCheck:
                 if error > worst:
                     worst, self.worst_output = error, name
         return worst
+
+    def unreached(self) -> list[str]:
+        """The bodies of the original that none of the inputs runs, so that nothing is known of their loss."""
+        try:
+            return unreached(self.original, self.feeds)
+        except Exception:  # noqa: BLE001 - the check itself ran; this asks for more
+            return []
 
     def ranges(self, values: list[ir.Value]) -> dict[ir.Value, float]:
         """The largest finite magnitude of each of the original's own values (not those in bodies), where they ran."""

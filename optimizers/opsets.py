@@ -45,6 +45,9 @@ def change_opset(model: ModelLike, opset: int) -> ir.Model | onnx.ModelProto:
     inputs, outputs and parameters, metadata and initializers are kept, and the IR version is the lowest that serves.
     The model that is given is not changed, and its kind comes back (a path gives an ``onnx_ir.Model``).
 
+    One thing differs: the mask of a Dropout before opset 12, which the standard left open, and which ONNX Runtime makes
+    false throughout, is written as the mask of today, which is true throughout.
+
     Raises ``OperatorError`` that names every node for which the opset has no words, and the lowest opset that serves,
     or says why ONNX Runtime no longer loads the model;
     ``ModelFileError`` for a model older than opset 7; ``PassError`` for an opset that is not 7 to 26.

@@ -42,6 +42,8 @@ class PrecisionReport:
 
     ``kept`` gives a reason for each node that stays float32, ``by_check`` those of them that the loss check found;
     ``error`` is the largest relative error of any output, and ``checked`` says of what, or why nothing was checked.
+    ``not_reached`` names the bodies (branches of If, bodies of Loop and Scan) that no input ran: their loss is unknown,
+    and ``inputs`` that run them would show it.
     """
 
     dtype: str = ""
@@ -55,6 +57,7 @@ class PrecisionReport:
     worst_output: str = ""
     tolerance: float = 0.0
     checked: str = ""
+    not_reached: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -235,6 +238,9 @@ class _Conversion:
             self.account.checked = f"not checked: {loss.why_not}"
         else:
             self._load(result, loss)
+            self.account.not_reached = loss.unreached()
+            if self.account.not_reached:
+                self.account.checked += f"; NOT CHECKED, since no input ran it: {', '.join(self.account.not_reached)}"
         return result
 
     def _settle(self, plan: Plan, loss: LossCheck) -> Plan:

@@ -36,6 +36,8 @@ class QuantizationReport:
     ``quantized`` names the weights in few bits, ``in_bits`` says in how many each (what 4 do not suit is in 8), and
     ``kept`` gives a reason for each of the other large ones, ``by_check`` those of them that the loss check found;
     ``error`` is the largest relative error of any output, and ``checked`` says of what, or why nothing was checked.
+    ``not_reached`` names the bodies (branches of If, bodies of Loop and Scan) that no input ran: their loss is unknown,
+    and ``inputs`` that run them would show it.
     """
 
     bits: int = 8
@@ -49,6 +51,7 @@ class QuantizationReport:
     worst_output: str = ""
     tolerance: float = 0.0
     checked: str = ""
+    not_reached: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -218,6 +221,9 @@ class _Quantization:
         else:
             chosen = self._settle(chosen, loss)
             self.account.checked = "the model run beside the original on ONNX Runtime, its own optimizations off"
+            self.account.not_reached = loss.unreached()
+            if self.account.not_reached:
+                self.account.checked += f"; NOT CHECKED, since no input ran it: {', '.join(self.account.not_reached)}"
         self.account.quantized = [self.layouts[index][0] for index in chosen]
         self.account.in_bits = {name: layout.bits for name, _, layout in (self.layouts[index] for index in chosen)}
         return self._write(chosen)

@@ -26,7 +26,11 @@ CUDA = {
     "tangent": (f"{X} {{y = Tan(x)}}", {"Sin": 1, "Cos": 1, "Div": 1}),
     "hyperbolic cosine": (f"{X} {{y = Cosh(x)}}", {"Abs": 1, "Mul": 3, "Exp": 1, "Div": 2, "Add": 1}),
     "hyperbolic sine": (f"{X} {{y = Sinh(x)}}", {"Abs": 1, "Mul": 4, "Exp": 1, "Div": 2, "Add": 1, "Tanh": 1}),
-    "celu": (f"{X} {{y = Celu<alpha = 0.5>(x)}}", {"Div": 1, "Elu": 1, "Mul": 1}),
+    "celu": (f"{X} {{y = Celu<alpha = 2.0>(x)}}", {"Div": 1, "Elu": 1, "Mul": 1}),
+    "celu of a small slope": (
+        f"{X} {{y = Celu<alpha = 0.5>(x)}}",
+        {"Relu": 1, "Min": 1, "Div": 1, "Elu": 1, "Mul": 1, "Add": 1},
+    ),
     "celu of slope 1": (f"{X} {{y = Celu(x)}}", {"Elu": 1}),
     "norm pool": (
         f"{IMAGE} {{y = LpPool<kernel_shape = [3, 2], strides = [2, 1], pads = [1, 0, 1, 1]>(x)}}",
@@ -83,14 +87,17 @@ def test_what_cuda_cannot_say_stays(name):
     assert operators(optimize(model, "cuda", verify=False)) == operators(model)
 
 
-@pytest.mark.parametrize("operator", ["Tan", "Sinh", "Cosh", "Celu"])
+@pytest.mark.parametrize("operator", ["Tan", "Sinh", "Cosh", "Celu", "Celu<alpha = 0.5>", "Celu<alpha = 2.0>"])
 def test_special_numbers_on_cuda(operator):
     model = parse(f"{X} {{y = {operator}(x)}}", 21)
     x = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-8, -1e-8, 89.2, -89.2, 1e-40, 0.5, -0.5, 20, -20, 1.5]
     feeds = {"x": np.array(x, np.float32).reshape(-1, 3)}
     got, right = run(optimize(model, "cuda", verify=False), feeds)["y"], run(model, feeds)["y"]
     np.testing.assert_allclose(got, right, rtol=2e-5, atol=1e-38)
-    if operator != "Celu":  # it makes 0.0 of -0.0, and Elu keeps it
+    if "Celu" in operator:
+        huge = {"x": np.array([[3e38, -3e38, 1e38]], np.float32)}
+        np.testing.assert_array_equal(run(optimize(model, "cuda", verify=False), huge)["y"], run(model, huge)["y"])
+    else:  # Celu makes 0.0 of -0.0, and Elu keeps it
         np.testing.assert_array_equal(np.signbit(got[1]), np.signbit(right[1]))
 
 
