@@ -2,7 +2,8 @@
 
 The evaluator's own ConvTranspose fails for groups and for an explicit output_shape, its LRN sums over the wrong
 channels, its MeanVarianceNormalization takes float32 alone, its GlobalMaxPool is of pictures alone, it has no
-GlobalLpPool, its Erf is of single precision, its Resize rounds places in its own way; it gets ours instead.
+GlobalLpPool, its Erf is of single precision, its Resize rounds places in its
+own way, its RNN reads neither sequence_lens nor clip, its LpPool has other windows; it gets ours instead.
 """
 
 from __future__ import annotations
@@ -198,4 +199,75 @@ class Resize(_Resize):
         return super()._run(x, roi, scales, sizes, **attributes)  # type: ignore[no-any-return]
 
 
-_CORRECTED = [Erf, ConvTranspose, LRN, MeanVarianceNormalization, GlobalMaxPool, GlobalLpPool, Resize]
+class LpPool(OpRun):
+    """The p-norm of every window, of which there are as many as the runtime's MaxPool has."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, p: int = 2, **attributes: Any) -> tuple[Array]:
+        from graphkit.eager import EAGER
+
+        settings = {name: value for name, value in attributes.items() if value is not None}
+        (shape,) = EAGER.apply("MaxPool", [Tensor(np.zeros(x.shape, np.float32))], settings, 1, "")
+        kernel, extents = settings["kernel_shape"], shape.numpy().shape[2:]
+        n, how = len(kernel), settings.get("auto_pad", "NOTSET")
+        steps, spread = settings.get("strides") or [1] * n, settings.get("dilations") or [1] * n
+        sizes = list(zip(extents, steps, spread, kernel, strict=True))
+        reach = [(m - 1) * s + d * (k - 1) + 1 for m, s, d, k in sizes]
+        begins = list(settings.get("pads") or [0] * n)[:n] if how == "NOTSET" else [0] * n
+        if how.startswith("SAME"):
+            totals = [max(0, r - e) for r, e in zip(reach, x.shape[2:], strict=True)]
+            begins = [t // 2 if how == "SAME_UPPER" else t - t // 2 for t in totals]
+        room = [max(r, b + e) for r, b, e in zip(reach, begins, x.shape[2:], strict=True)]
+        powers = np.zeros((*x.shape[:2], *room), x.dtype)
+        inside: Any = (..., *(slice(b, b + e) for b, e in zip(begins, x.shape[2:], strict=True)))
+        powers[inside] = np.abs(x) ** p
+        total = np.zeros((*x.shape[:2], *extents), x.dtype)
+        for offset in itertools.product(*(range(k) for k in kernel)):
+            pairs = zip(offset, sizes, strict=True)
+            places: Any = (..., *(slice(o * d, o * d + s * (m - 1) + 1, s) for o, (m, s, d, _) in pairs))
+            total += powers[places]
+        return (total ** (1 / p),)
+
+
+class RNN(OpRun):
+    """Step by step as the standard has it, with sequence_lens and clip, which the evaluator leaves out."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: Array, w: Array, r: Array, b: Array | None = None, lengths: Array | None = None,
+        h: Array | None = None, activations: Sequence[str] | None = None, clip: float | None = None,
+        direction: str | None = None, layout: int | None = None, **_: Any,
+    ) -> tuple[Array, Array]:  # fmt: skip
+        x = np.swapaxes(x, 0, 1) if layout else x
+        steps, rows, size = x.shape[0], x.shape[1], r.shape[-1]
+        names = [*(activations or ()), "Tanh", "Tanh"]
+        y = np.zeros((steps, len(w), rows, size), x.dtype)
+        last = np.zeros((len(w), rows, size), x.dtype)
+        for d in range(len(w)):
+            function = _ACTIVATIONS.get(names[d].lower())
+            if function is None:
+                raise NotImplementedError(f"the activation {names[d]} is not computed in double precision")
+            bias = b[d, :size] + b[d, size:] if b is not None else 0
+            for row in range(rows):
+                count = steps if lengths is None else int(lengths[row])
+                state = np.zeros(size, x.dtype) if h is None else (h[row, d] if layout else h[d, row])
+                order = range(count)[::-1] if direction == "reverse" or d else range(count)
+                for t in order:
+                    before = x[t, row] @ w[d].T + state @ r[d].T + bias
+                    state = function(np.clip(before, -clip, clip) if clip else before)
+                    y[t, d, row] = state
+                last[d, row] = state if count else 0
+        return (y.transpose(2, 0, 1, 3), last.transpose(1, 0, 2)) if layout else (y, last)
+
+
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "tanh": np.tanh,
+    "relu": lambda a: np.maximum(a, 0),
+    "sigmoid": lambda a: 1 / (1 + np.exp(-a)),
+    "softsign": lambda a: a / (1 + np.abs(a)),
+    "softplus": lambda a: np.logaddexp(a, 0),
+}
+
+_CORRECTED = [Erf, ConvTranspose, LRN, MeanVarianceNormalization, GlobalMaxPool, GlobalLpPool, Resize, LpPool, RNN]
