@@ -282,7 +282,7 @@ class TensorMethods:  # noqa: PLW1641  # Tensor hashes by identity
         return numpy_function("var")(self, axis=axis, correction=correction, keepdims=keepdims)  # type: ignore[no-any-return]  # of a Tensor
 
     def std(self, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-        """Standard deviation over ``axis``."""
+        """Standard deviation over ``axis``. Of equal elements it is a Sqrt at 0, whose slope is NaN."""
         return numpy_function("std")(self, axis=axis, correction=correction, keepdims=keepdims)  # type: ignore[no-any-return]  # of a Tensor
 
     def all(self, axis: Axis = None, keepdims: bool = False) -> Tensor:

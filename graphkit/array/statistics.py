@@ -59,7 +59,7 @@ def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool
 
 
 def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    """Standard deviation."""
+    """Standard deviation. Of equal elements it is a Sqrt at 0, whose slope is NaN: see docs/gradients.md."""
     return apply1("Sqrt", var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 

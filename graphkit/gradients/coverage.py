@@ -131,6 +131,7 @@ POLICIES: Final = """
 | Elu, Selu, Celu at 0 | the slope above 0 |
 | Clip at a bound | 1 to the input, 0 to the bound |
 | Sqrt, Pow(x, p < 1), Log, Reciprocal at 0 | infinite, as the limit is |
+| std of equal elements, a Sqrt at 0 | NaN (PyTorch: 0); add a small number to the variance |
 | Pow(x, p) at x = 0 | p = 0: 0; p = 1: 1; p > 1: 0; in p: 0 for p >= 0 |
 | ReduceProd, CumProd, Scatter (mul) with zeros | the product of the others, to any order |
 | MaxPool at ties | shared evenly where windows lie side by side (no pads, dilation or ceil_mode); else all to the first |

@@ -331,3 +331,11 @@ def test_dynamic_extents_run_at_every_size() -> None:
             x = np.arange(size * 3, dtype=F).reshape(size, 3) % 4
             got = next(iter(run(model, {"x": x}).values()))
             np.testing.assert_allclose(got, theirs(x), rtol=1e-5, err_msg=name)
+
+
+def test_the_slope_of_the_deviation_of_equal_elements() -> None:
+    x = gk.tensor(np.array([[1.0, 1, 1], [1, 2, 4]]))
+    slope = gk.grad(lambda x: x.std(axis=1).sum())(x).numpy()
+    assert np.isnan(slope[0]).all() and np.isfinite(slope[1]).all()  # as docs/gradients.md says
+    safe = gk.grad(lambda x: gk.op.Sqrt(x.var(axis=1) + 1e-12).sum())(x).numpy()
+    np.testing.assert_allclose(safe[0], 0)
