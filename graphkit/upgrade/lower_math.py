@@ -53,6 +53,22 @@ def clip_bounds(node: ir.Node, lowering: Lowering) -> ir.Node | None:
     return node
 
 
+@lowers(12, "Celu")
+def celu(node: ir.Node, lowering: Lowering) -> None:
+    """a * Elu(x / a), of negative x alone where x / a may be infinite for positive x."""
+    x = only_input(node)
+    slope = node.attributes.get_float("alpha", 1.0)
+    size = lowering.scalar_like(slope, x)
+    above = lowering.apply1("Relu", [x]) if 0 < slope < 1 else None
+    below = x
+    if above is not None:
+        for operator in ("Neg", "Relu", "Neg"):
+            below = lowering.apply1(operator, [below])
+    below = lowering.apply1("Elu", [lowering.apply1("Div", [below, size])])
+    made = lowering.apply1("Mul", [below, size])
+    lowering.replace([made if above is None else lowering.apply1("Add", [above, made])])
+
+
 @lowers(12, "Max", "Min")
 def extremes_of_integers(node: ir.Node, lowering: Lowering) -> ir.Node | None:
     """Integers are compared, and one is chosen."""

@@ -87,9 +87,18 @@ CASES = [
         Case(opset, op, [f(*shape)], {} if axis is None else {"axis": axis})
         for op in ("Softmax", "LogSoftmax", "Hardmax")
         for opset, shape, axis in [
-            (7, (2, 3, 4), None), (8, (2, 3, 4), 0), (9, (2, 3, 4), 2), (10, (2, 5), None), (11, (2, 3, 4), -2),
-            (12, (2, 3, 4), -1), (12, (2, 3, 1, 1), 1), (9, (2, 1, 3, 1), 1), (9, (1, 1, 1), 1), (11, (0, 3, 4), 1),
-            (7, (5,), 0), (12, (2, 3, 4, 5), -3),
+            (7, (2, 3, 4), None),
+            (8, (2, 3, 4), 0),
+            (9, (2, 3, 4), 2),
+            (10, (2, 5), None),
+            (11, (2, 3, 4), -2),
+            (12, (2, 3, 4), -1),
+            (12, (2, 3, 1, 1), 1),
+            (9, (2, 1, 3, 1), 1),
+            (9, (1, 1, 1), 1),
+            (11, (0, 3, 4), 1),
+            (7, (5,), 0),
+            (12, (2, 3, 4, 5), -3),
         ]
         if not (op == "Hardmax" and 0 in shape)
     ),
@@ -106,12 +115,25 @@ CASES = [
     *(
         Case(opset, op, [np.abs(f(2, 3, 4)) + 0.1], attributes)
         for op in (
-            "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
-            "ReduceProd", "ReduceSum", "ReduceSumSquare",
+            "ReduceL1",
+            "ReduceL2",
+            "ReduceLogSum",
+            "ReduceLogSumExp",
+            "ReduceMax",
+            "ReduceMean",
+            "ReduceMin",
+            "ReduceProd",
+            "ReduceSum",
+            "ReduceSumSquare",
         )
         for opset, attributes in [
-            (7, {}), (8, {"keepdims": 0}), (9, {"axes": [1]}), (11, {"axes": [-1, 0], "keepdims": 0}),
-            (12, {"axes": [0, 1, 2]}), (13, {"keepdims": 0}), (17, {"keepdims": 1}),
+            (7, {}),
+            (8, {"keepdims": 0}),
+            (9, {"axes": [1]}),
+            (11, {"axes": [-1, 0], "keepdims": 0}),
+            (12, {"axes": [0, 1, 2]}),
+            (13, {"keepdims": 0}),
+            (17, {"keepdims": 1}),
         ]
     ),
     *(
@@ -209,8 +231,12 @@ CASES = [
         Case(opset, "GridSample", [image, np.clip(f(2, 4, 6, 2), -1.3, 1.3)], attributes)
         for opset in (16, 19)
         for attributes in [
-            {}, {"mode": "bilinear", "align_corners": 1}, {"mode": "bicubic"}, {"mode": "nearest"},
-            {"mode": "bicubic", "padding_mode": "reflection"}, {"padding_mode": "border"},
+            {},
+            {"mode": "bilinear", "align_corners": 1},
+            {"mode": "bicubic"},
+            {"mode": "nearest"},
+            {"mode": "bicubic", "padding_mode": "reflection"},
+            {"padding_mode": "border"},
         ]
     ),
     # Normalization.
@@ -231,7 +257,10 @@ CASES = [
         Case(opset, "AveragePool", [f(1, 2, 7, 6)], {"kernel_shape": [3, 2], "strides": [2, 2], **more}, tolerance=1e-6)
         for opset in (7, 10, 11, 18)
         for more in [
-            {}, {"pads": [1, 0, 1, 1]}, {"pads": [1, 0, 1, 1], "count_include_pad": 1}, {"auto_pad": "SAME_UPPER"},
+            {},
+            {"pads": [1, 0, 1, 1]},
+            {"pads": [1, 0, 1, 1], "count_include_pad": 1},
+            {"auto_pad": "SAME_UPPER"},
             {"auto_pad": "SAME_LOWER", "count_include_pad": 1},
         ]
     ),
@@ -239,7 +268,8 @@ CASES = [
         Case(opset, "AveragePool", [f(1, 2, 7, 6)], {"kernel_shape": [3, 3], "strides": [2, 2], **more}, tolerance=1e-6)
         for opset in (10, 11, 18)
         for more in [
-            {"ceil_mode": 1}, {"ceil_mode": 1, "pads": [1, 1, 1, 1]},
+            {"ceil_mode": 1},
+            {"ceil_mode": 1, "pads": [1, 1, 1, 1]},
             {"ceil_mode": 1, "pads": [1, 1, 1, 1], "count_include_pad": 1},
         ]
     ),
@@ -265,8 +295,12 @@ CASES = [
         Case(opset, "ConvTranspose", [f(1, 4, 5, 6), f(4, 3, 3, 3)], {"strides": [2, 2], **attributes})
         for opset in (7, 11)
         for attributes in [
-            {}, {"pads": [1, 0, 0, 1]}, {"output_padding": [1, 0]}, {"output_shape": [10, 12]},
-            {"auto_pad": "SAME_UPPER"}, {"auto_pad": "SAME_LOWER"},
+            {},
+            {"pads": [1, 0, 0, 1]},
+            {"output_padding": [1, 0]},
+            {"output_shape": [10, 12]},
+            {"auto_pad": "SAME_UPPER"},
+            {"auto_pad": "SAME_LOWER"},
             {"auto_pad": "SAME_UPPER", "output_shape": [10, 12]},
         ]
     ),
@@ -317,8 +351,12 @@ CASES = [
         for opset in (7, 13)
         for m in [{"direction": "bidirectional"}, {"direction": "bidirectional", "clip": 0.3}]
     ),
-    Case(9, "MaxUnpool", [f32(1, 2, 3, 4).reshape(1, 1, 2, 2), i64(5, 7, 13, 15).reshape(1, 1, 2, 2)],
-         {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    Case(
+        9,
+        "MaxUnpool",
+        [f32(1, 2, 3, 4).reshape(1, 1, 2, 2), i64(5, 7, 13, 15).reshape(1, 1, 2, 2)],
+        {"kernel_shape": [2, 2], "strides": [2, 2]},
+    ),
     Case(11, "DepthToSpace", [f(1, 8, 2, 3)], {"blocksize": 2, "mode": "CRD"}),
     Case(7, "DepthToSpace", [f(1, 8, 2, 3)], {"blocksize": 2}),
     Case(7, "SpaceToDepth", [f(1, 2, 4, 6)], {"blocksize": 2}),

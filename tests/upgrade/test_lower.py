@@ -211,6 +211,8 @@ CASES = [
     Case("Mish", [f(3, 4)], tolerance=1e-6),
     Case("HardSwish", [f(3, 4)], tolerance=1e-6),
     Case("Celu", [f(3, 4)], {"alpha": 2.0}, tolerance=1e-6),
+    Case("Celu", [f(3, 4)], tolerance=1e-6),
+    Case("Celu", [f32(3e38, -3e38, 1.5, -1.5, 0)], {"alpha": 0.5}, tolerance=1e-6),
     Case("Swish", [f(3, 4)], {"alpha": 1.5}, source=24, tolerance=1e-6),
     Case("Shrink", [f(3, 4)], {"lambd": 0.3, "bias": 0.1}, tolerance=1e-6),
     Case("ThresholdedRelu", [f(3, 4)], {"alpha": 0.3}),
