@@ -74,7 +74,7 @@ def fuse_attention(ctx: Context, node: ir.Node) -> Outcome:
 
     From opset 23 on; float32 of four known and positive dims (the runtime's operator refuses what is empty); a mask
     that is constant or causal, and hides no row as a whole: the operator gives zeros there, the pieces an average or
-    NaN.
+    NaN. A hidden score that is NaN stays hidden behind a Where, and not in the operator.
     """
     if ctx.opset(node) < 23 or ctx.dtype(node.outputs[0]) != _FLOAT:
         return "Attention comes with opset 23, and is made for float32"
