@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 
 import numpy as np
@@ -53,8 +54,10 @@ def test_other_exports(family, tmp_path):
     check(*exported(family, "script", tmp_path))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", models.FAMILIES)
-def test_exports_by_dynamo(family, tmp_path):
-    pytest.importorskip("onnxscript")
-    check(*exported(family, "dynamo", tmp_path))
+# PyTorch's newer exporter asks for onnxscript, which the tests do not install: benchmarks.optimizers has both.
+if importlib.util.find_spec("onnxscript") is not None:
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("family", models.FAMILIES)
+    def test_exports_by_dynamo(family, tmp_path):
+        check(*exported(family, "dynamo", tmp_path))
