@@ -24,13 +24,18 @@ from graphkit.optimizers import optimize
 from models import gpt, lenet, lstm, mlp, resnet
 
 STEPS = 50
-IMAGES = lambda rng: rng.uniform(size=(64, 784)).astype("float32")  # noqa: E731
+
+
+def images(rng: np.random.Generator) -> Any:
+    return rng.uniform(size=(64, 784)).astype("float32")
+
+
 MODELS: dict[str, tuple[Callable[[], gk.nn.Module], Callable[[Any], Any], int]] = {
-    "mlp": (mlp.MLP, IMAGES, 10),
-    "lenet": (lenet.LeNet, IMAGES, 10),
-    "resnet": (resnet.ResNet, IMAGES, 10),
+    "mlp": (mlp.MLP, images, 10),
+    "lenet": (lenet.LeNet, images, 10),
+    "resnet": (resnet.ResNet, images, 10),
     "gpt": (lambda: gpt.GPT(256, 128, 2, 4, 64), lambda rng: rng.integers(0, 256, (8, 64)), 256),
-    "lstm": (lstm.Rows, IMAGES, 10),
+    "lstm": (lstm.Rows, images, 10),
 }
 
 

@@ -121,7 +121,7 @@ class Eager:
         except KeyError:
             run, wanted, names = self._kernels[key] = self._prepare(op, arrays, attributes or {}, count, domain)
         try:
-            feeds = dict(zip(names, arrays if whole else [a for a in arrays if a is not None]))  # noqa: B905
+            feeds = dict(zip(names, arrays if whole else [a for a in arrays if a is not None]))  # noqa: B905  # every operator pays for strict
             results = run(wanted, feeds, None)
         except GraphkitError:
             raise

@@ -6,6 +6,7 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from graphkit.optimizers.precision_operators import EXACT
 from graphkit.optimizers.reach import unreached
 from graphkit.optimizers.report import measure
 
-__all__ = ["LossCheck", "inlined", "name_of", "relative_error", "worst_first"]
+__all__ = ["LossCheck", "LossReport", "inlined", "name_of", "relative_error", "worst_first"]
 
 # A session is made from the bytes of a model, of which protobuf takes less than 2 GiB.
 _LARGEST: Final = 1_900_000_000
@@ -32,6 +33,32 @@ _SEARCH: Final = 60.0
 # So many items are found one by one; after that ever more before the next look.
 _SINGLY: Final = 8
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class LossReport:
+    """What a conversion to coarser numbers kept as it was, and what it lost.
+
+    ``kept`` gives a reason for each thing that stays, ``by_check`` those of them that the loss check found;
+    ``error`` is the largest relative error of any output, and ``checked`` says of what, or why nothing was checked.
+    ``not_reached`` names the bodies (branches of If, bodies of Loop and Scan) that no input ran: their loss is unknown,
+    and ``inputs`` that run them would show it.
+    """
+
+    kept: dict[str, str] = field(default_factory=dict)
+    by_check: list[str] = field(default_factory=list)
+    bytes_before: int = 0
+    bytes_after: int = 0
+    error: float | None = None
+    worst_output: str = ""
+    tolerance: float = 0.0
+    checked: str = ""
+    not_reached: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain dictionaries, lists, numbers and text."""
+        return asdict(self)
 
 
 # What gives out numbers of one range whatever goes in: errors are relative to that and not to how little came out.

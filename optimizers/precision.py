@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, overload
 
 import numpy as np
@@ -19,7 +19,7 @@ from graphkit.modelfile.external import embedded
 from graphkit.modelfile.protos import every_node, to_proto
 from graphkit.optimizers.add_updates import NEXT, STATE
 from graphkit.optimizers.context import Context
-from graphkit.optimizers.loss_check import LossCheck, inlined, name_of, worst_first
+from graphkit.optimizers.loss_check import LossCheck, LossReport, inlined, name_of, worst_first
 from graphkit.optimizers.precision_operators import EXACT
 from graphkit.optimizers.precision_plan import Plan, Planner, declare_types, is_float32
 from graphkit.optimizers.precision_rewrite import Arrays, Halver, emulated
@@ -37,32 +37,15 @@ _LARGE, _SMALL = 65504 / 4, 2.0**-14
 
 
 @dataclass(slots=True)
-class PrecisionReport:
+class PrecisionReport(LossReport):
     """What a conversion did.
 
-    ``kept`` gives a reason for each node that stays float32, ``by_check`` those of them that the loss check found;
-    ``error`` is the largest relative error of any output, and ``checked`` says of what, or why nothing was checked.
-    ``not_reached`` names the bodies (branches of If, bodies of Loop and Scan) that no input ran: their loss is unknown,
-    and ``inputs`` that run them would show it.
+    ``kept`` gives a reason for each node that stays float32; the rest is said of ``LossReport``.
     """
 
     dtype: str = ""
     converted: int = 0
     casts: int = 0
-    kept: dict[str, str] = field(default_factory=dict)
-    by_check: list[str] = field(default_factory=list)
-    bytes_before: int = 0
-    bytes_after: int = 0
-    error: float | None = None
-    worst_output: str = ""
-    tolerance: float = 0.0
-    checked: str = ""
-    not_reached: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain dictionaries, lists, numbers and text."""
-        return asdict(self)
 
 
 @overload

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final, overload
 
 import numpy as np
@@ -16,7 +16,7 @@ from graphkit.errors import PassError, did_you_mean
 from graphkit.modelfile import ModelLike, give_back, read_model
 from graphkit.modelfile.protos import every_graph, every_node
 from graphkit.optimizers.context import Context
-from graphkit.optimizers.loss_check import LossCheck, inlined, worst_first
+from graphkit.optimizers.loss_check import LossCheck, LossReport, inlined, worst_first
 from graphkit.optimizers.precision_plan import constant_of, declare_types, matches
 from graphkit.optimizers.quantize_layout import Layout, layout_of, packed
 from graphkit.optimizers.report import measure
@@ -30,33 +30,16 @@ _BLOCK: Final = 32
 
 
 @dataclass(slots=True)
-class QuantizationReport:
+class QuantizationReport(LossReport):
     """What a quantization did.
 
     ``quantized`` names the weights in few bits, ``in_bits`` says in how many each (what 4 do not suit is in 8), and
-    ``kept`` gives a reason for each of the other large ones, ``by_check`` those of them that the loss check found;
-    ``error`` is the largest relative error of any output, and ``checked`` says of what, or why nothing was checked.
-    ``not_reached`` names the bodies (branches of If, bodies of Loop and Scan) that no input ran: their loss is unknown,
-    and ``inputs`` that run them would show it.
+    ``kept`` gives a reason for each of the other large ones; the rest is said of ``LossReport``.
     """
 
     bits: int = 8
     quantized: list[str] = field(default_factory=list)
     in_bits: dict[str, int] = field(default_factory=dict)
-    kept: dict[str, str] = field(default_factory=dict)
-    by_check: list[str] = field(default_factory=list)
-    bytes_before: int = 0
-    bytes_after: int = 0
-    error: float | None = None
-    worst_output: str = ""
-    tolerance: float = 0.0
-    checked: str = ""
-    not_reached: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain dictionaries, lists, numbers and text."""
-        return asdict(self)
 
 
 @overload
